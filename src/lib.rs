@@ -1,5 +1,6 @@
 //! mockfleet: a GPU-free laboratory for LLM serving.
 
+pub mod engine;
 pub mod ids;
 pub mod rng;
 pub mod session;

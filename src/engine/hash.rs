@@ -1,0 +1,72 @@
+//! Block identity: the hash that engine and router must agree on.
+//!
+//! A block's tokens are hashed alone (XXH3-64 over little-endian u32, seed 1337), then chained with the hash of the prefix
+//! before it, so that equal sequence hashes mean equal prefixes. The constants are the reference's, so that both index
+//! structures and test vectors carry over. A trailing partial block has no hash.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::ids::{SequenceHash, TokensHash};
+
+const SEED: u64 = 1337;
+
+/// Hash of one block's tokens, whatever stands before them.
+pub fn tokens_hash(tokens: &[u32]) -> TokensHash {
+    // A stack buffer covers all usual block sizes without an allocation.
+    let mut stack = [0u8; 512];
+    let len = tokens.len() * 4;
+    if len <= stack.len() {
+        write_le(tokens, &mut stack[..len]);
+        TokensHash(xxh3_64_with_seed(&stack[..len], SEED))
+    } else {
+        let mut heap = vec![0u8; len];
+        write_le(tokens, &mut heap);
+        TokensHash(xxh3_64_with_seed(&heap, SEED))
+    }
+}
+
+fn write_le(tokens: &[u32], bytes: &mut [u8]) {
+    for (slot, token) in bytes.chunks_exact_mut(4).zip(tokens) {
+        slot.copy_from_slice(&token.to_le_bytes());
+    }
+}
+
+/// Hash of a block and its whole prefix: the block's own hash for the first block, else both hashed together.
+pub fn sequence_hash(parent: Option<SequenceHash>, block: TokensHash) -> SequenceHash {
+    match parent {
+        None => SequenceHash(block.0),
+        Some(parent) => {
+            let mut bytes = [0u8; 16];
+            bytes[..8].copy_from_slice(&parent.0.to_le_bytes());
+            bytes[8..].copy_from_slice(&block.0.to_le_bytes());
+            SequenceHash(xxh3_64_with_seed(&bytes, SEED))
+        }
+    }
+}
+
+/// Identity of one full block of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockId {
+    /// Hash of the block's own tokens.
+    pub tokens: TokensHash,
+    /// Hash of the block and all before it.
+    pub sequence: SequenceHash,
+}
+
+/// Appends the identities of all full blocks of `tokens` from block `chain.len()` on.
+pub fn extend_chain(chain: &mut Vec<BlockId>, tokens: &[u32], block_size: usize) {
+    let mut parent = chain.last().map(|id| id.sequence);
+    for block in tokens.chunks_exact(block_size).skip(chain.len()) {
+        let own = tokens_hash(block);
+        let sequence = sequence_hash(parent, own);
+        chain.push(BlockId { tokens: own, sequence });
+        parent = Some(sequence);
+    }
+}
+
+/// Identities of all full blocks of a prompt.
+pub fn block_chain(tokens: &[u32], block_size: usize) -> Vec<BlockId> {
+    let mut chain = Vec::with_capacity(tokens.len() / block_size.max(1));
+    extend_chain(&mut chain, tokens, block_size);
+    chain
+}

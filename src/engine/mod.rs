@@ -1,0 +1,30 @@
+//! One mock engine, and a fleet of them: vLLM's iteration-level scheduler over a paged KV cache, in simulated time.
+//!
+//! An engine owns no clock. Requests enter by [`Engine::handle`], [`Engine::next_deadline`] says when it wants to be
+//! woken, [`Engine::advance`] lets time pass; what happens is pushed to the caller's buffer with the moment at which it
+//! happens. A step's work is decided when the step starts and becomes visible when it ends.
+//!
+//! Map: [`config`] the knobs, [`blocks`] the cache, [`sequence`] one request inside the engine, [`schedule`] who gets into
+//! a step, [`timing`] how long it takes, [`machine`] the three verbs, [`fleet`] several engines as one machine.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod blocks;
+pub mod config;
+pub mod events;
+pub mod fleet;
+pub mod hash;
+pub mod machine;
+mod schedule;
+pub mod sequence;
+pub mod stats;
+pub mod timing;
+
+pub use config::{ConfigError, EngineConfig, PreemptionMode};
+pub use events::{KvEvent, KvEventData, StoredBlock};
+pub use fleet::{Fleet, FleetInput, FleetOutput};
+pub use machine::{Engine, EngineInput, EngineOutput, EngineRequest, RejectReason};
+pub use stats::EngineStats;
+pub use timing::TimingModel;
+
+#[cfg(test)]
+mod tests;

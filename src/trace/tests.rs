@@ -1,0 +1,3 @@
+//! Tests of the room, one file an idea.
+
+mod generate;

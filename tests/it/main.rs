@@ -1,0 +1,3 @@
+//! The one integration binary: what users and other programs may rely on.
+
+mod golden;
