@@ -60,10 +60,8 @@ impl Engine {
             let slot = self.running[index];
             match self.grant(slot, 0, draft) {
                 Grant::Scheduled => {
-                    // A victim before it in the batch has moved it forward.
-                    while self.running[index] != slot {
-                        index -= 1;
-                    }
+                    // As in the reference: a victim before it in the batch (FIFO only) has moved the batch forward, so
+                    // the sequence behind is passed over in this step.
                     index += 1;
                 }
                 Grant::Blocked => break,

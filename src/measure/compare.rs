@@ -12,7 +12,7 @@ use rand::RngExt;
 use serde::Serialize;
 
 use super::error::MeasureError;
-use super::latency::LatencySet;
+use super::latency::rank;
 use super::metric::Metric;
 use super::report::Report;
 use super::requests_csv::read_requests_csv;
@@ -260,8 +260,7 @@ fn bootstrap_interval(values: &[f64], block: usize, seed: Seed) -> Option<(f64, 
         sums.push(total);
     }
     let mut rng = seed.rng();
-    // Differences have a sign, which a set of latencies has not: the means are shifted to start at zero.
-    let means: Vec<f64> = (0..RESAMPLES)
+    let mut means: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
             let mut left = values.len();
             let mut sum = 0.0;
@@ -274,8 +273,8 @@ fn bootstrap_interval(values: &[f64], block: usize, seed: Seed) -> Option<(f64, 
             sum / values.len() as f64
         })
         .collect();
-    let lowest = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let shifted = LatencySet::from_samples(means.iter().map(|mean| mean - lowest));
+    means.sort_unstable_by(f64::total_cmp);
+    let end = |p| rank(means.len() as u64, p).and_then(|rank| means.get(rank as usize).copied());
     let tail = 100.0 * (1.0 - CONFIDENCE) / 2.0;
-    Some((shifted.percentile(tail)? + lowest, shifted.percentile(100.0 - tail)? + lowest))
+    Some((end(tail)?, end(100.0 - tail)?))
 }

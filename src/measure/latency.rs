@@ -252,10 +252,16 @@ fn to_nanos(ms: f64) -> u64 {
     (ms * NANOS_PER_MS).round() as u64
 }
 
-/// The sample at rank round((n−1)·p/100) of ascending `(value, count)` runs with `n` samples together.
-fn at_percentile(sorted: &[(f64, u64)], n: u64, p: f64) -> Option<f64> {
+/// The rank round((n−1)·p/100), counted from 0, of the p-th percentile of `n` sorted samples; `None` if there are none.
+pub(super) fn rank(n: u64, p: f64) -> Option<u64> {
     // Multiplying first keeps (n−1)·p exact for whole p, so that halves are halves.
-    let rank = (n.checked_sub(1)? as f64 * p.clamp(0.0, 100.0) / 100.0).round() as u64;
+    let steps = n.checked_sub(1)? as f64;
+    Some((steps * p.clamp(0.0, 100.0) / 100.0).round() as u64)
+}
+
+/// The p-th percentile of ascending `(value, count)` runs with `n` samples together.
+fn at_percentile(sorted: &[(f64, u64)], n: u64, p: f64) -> Option<f64> {
+    let rank = rank(n, p)?;
     let mut seen = 0;
     sorted.iter().find_map(|&(value, count)| {
         seen += count;

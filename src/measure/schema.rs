@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::error::MeasureError;
@@ -214,13 +214,6 @@ impl Serialize for Report {
                 .map(|(key, value)| (key.as_str(), Entry::Value(value)))
                 .chain([("definitions", Entry::Ordered(&formulas))]),
         )
-    }
-}
-
-impl<'de> Deserialize<'de> for Report {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let object = Map::deserialize(deserializer)?;
-        Fields { file: "report", object: &object }.report().map_err(serde::de::Error::custom)
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Tick {
     pub place: f64,
     /// The value as text.
     pub label: String,
+    /// True if the label goes before others where there is no room for all.
+    pub major: bool,
 }
 
 /// One axis: its scale, the values at its ends, its ticks.
@@ -84,12 +86,17 @@ impl Axis {
             if value > high + step * 1e-9 {
                 break;
             }
-            let label = tick_label(value, step);
+            let label = tick_label(value, step, low.abs().max(high.abs()));
             if axis.ticks.last().is_some_and(|tick| tick.label == label) {
                 continue;
             }
             let place = axis.place(value);
-            axis.ticks.push(Tick { place, label });
+            let major = true;
+            axis.ticks.push(Tick {
+                place,
+                label,
+                major,
+            });
         }
         axis
     }
@@ -124,8 +131,17 @@ impl Axis {
                     _ => false,
                 };
                 if labelled {
-                    let label = tick_label(value, value);
-                    axis.ticks.push(Tick { place, label });
+                    let label = if low < 1e-5 || high >= 1e7 {
+                        scientific(value, 2)
+                    } else {
+                        tick_label(value, value, value)
+                    };
+                    let major = mantissa == 1;
+                    axis.ticks.push(Tick {
+                        place,
+                        label,
+                        major,
+                    });
                 } else if decades <= MINOR_DECADES || mantissa == 1 {
                     axis.minor.push(place);
                 }
@@ -177,11 +193,12 @@ fn round_below(value: f64) -> f64 {
         .unwrap_or(decade)
 }
 
-/// A tick's value with as many decimals as the distance `step` between ticks needs.
-fn tick_label(value: f64, step: f64) -> String {
+/// A tick's value with as many decimals as the distance `step` between ticks needs, or with a power of ten if that, or
+/// the `largest` value of the axis, would take too many digits.
+fn tick_label(value: f64, step: f64, largest: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     let decimals = -(step.log10() + 1e-9).floor();
-    if value != 0.0 && (value.abs() >= 1e7 || decimals > 5.0) {
+    if value != 0.0 && (largest >= 1e7 || decimals > 5.0) {
         return scientific(value, 2);
     }
     grouped(value, decimals.clamp(0.0, 5.0) as usize)

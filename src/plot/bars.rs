@@ -245,9 +245,14 @@ fn draw_panels(canvas: &mut Canvas, body: Area, panels: &[Panel]) {
 }
 
 fn draw_panel(canvas: &mut Canvas, cell: Area, panel: &Panel, numbers: Option<NumberStyle>) {
+    let below = if panel.groups.iter().any(|group| !group.label.is_empty()) {
+        72.0
+    } else {
+        32.0
+    };
     let values = panel.bars().filter_map(|bar| bar.value);
     let Some((low, high)) = extent(values) else {
-        panel::draw_no_samples(canvas, cell, panel.title);
+        panel::draw_no_samples(canvas, cell, below, panel.title);
         return;
     };
     let whiskers = panel
@@ -256,11 +261,6 @@ fn draw_panel(canvas: &mut Canvas, cell: Area, panel: &Panel, numbers: Option<Nu
         .flat_map(|(low, high)| [low, high]);
     let (all_low, all_high) = extent(whiskers.chain([low, high])).unwrap_or((low, high));
 
-    let below = if panel.groups.iter().any(|group| !group.label.is_empty()) {
-        72.0
-    } else {
-        32.0
-    };
     let height = panel::plot_area(cell, USUAL_LEFT, 8.0, below).height();
     let headroom = numbers.map_or(12.0, |style| style.room) / height;
     let scale = if panel.log_allowed {

@@ -10,7 +10,7 @@ use plotters_backend::{BackendColor, BackendCoord, DrawingBackend, DrawingErrorK
 
 use super::PlotError;
 use super::font::{Fonts, Type};
-use super::palette::{GROUND, Hatch, Marker, RunStyle};
+use super::palette::{AXIS, GROUND, Hatch, Marker, RunStyle};
 
 /// Pixels of the buffer for one pixel of the picture, in each direction.
 const SUPERSAMPLING: u32 = 3;
@@ -286,7 +286,7 @@ impl Canvas<'_> {
     /// A run's line: in its colour and dash, with a dark edge if the colour is too light for white ground.
     pub fn run_line(&mut self, points: &[(f64, f64)], width: f64, style: &RunStyle) {
         if style.cased {
-            self.line(points, width + 1.6, super::palette::AXIS, style.dash);
+            self.line(points, width + 1.6, AXIS, style.dash);
         }
         self.line(points, width, style.color, style.dash);
     }
@@ -316,11 +316,9 @@ impl Canvas<'_> {
         radius: f64,
         marker: Marker,
         color: BackendColor,
-        edge: Option<(f64, BackendColor)>,
+        (edge_width, edge): (f64, BackendColor),
     ) {
-        if let Some((width, edge_color)) = edge {
-            self.marker_shape(center, radius, width, marker, edge_color);
-        }
+        self.marker_shape(center, radius, edge_width, marker, edge);
         self.marker_shape(center, radius, 0.0, marker, color);
     }
 

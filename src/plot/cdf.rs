@@ -40,7 +40,7 @@ pub fn latency_cdf(runs: &[RunCurves], text: &FigureText) -> Result<Vec<u8>, Plo
 fn draw_panel(canvas: &mut Canvas, cell: Area, title: &str, quantity: &str, runs: &[Vec<f64>]) {
     let samples = || runs.iter().flatten().copied();
     let Some((low, high)) = extent(samples()) else {
-        panel::draw_no_samples(canvas, cell, title);
+        panel::draw_no_samples(canvas, cell, BOTTOM_AXIS_HEIGHT, title);
         return;
     };
     // Samples of zero or less cannot set the scale; on a logarithmic axis they lie on its left edge.

@@ -6,7 +6,7 @@
 use super::PlotError;
 use super::canvas::{Align, Area, Canvas, Turn, render};
 use super::font::{Fonts, Type};
-use super::palette::{AXIS, FAINT_TEXT, RunStyle, TEXT, run_style};
+use super::palette::{AXIS, FAINT_TEXT, GROUND, RunStyle, TEXT, run_style};
 
 /// Words around a figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -267,12 +267,9 @@ pub(super) fn draw_bar(canvas: &mut Canvas, area: Area, style: &RunStyle) {
     canvas.outline(area, 1.0, AXIS);
 }
 
-/// A marker of a run, set off from lines by a white edge, or by a dark one if its colour is light.
+/// A marker of a run, set off from lines and other markers by a white edge, or by a dark one if its colour is light.
 pub(super) fn draw_marker(canvas: &mut Canvas, center: (f64, f64), radius: f64, style: &RunStyle) {
-    let edge = if style.cased {
-        AXIS
-    } else {
-        super::palette::GROUND
-    };
-    canvas.marker(center, radius, style.marker, style.color, Some((1.0, edge)));
+    let edge = if style.cased { AXIS } else { GROUND };
+    let edge_width = if radius < 4.0 { 0.5 } else { 1.0 };
+    canvas.marker(center, radius, style.marker, style.color, (edge_width, edge));
 }

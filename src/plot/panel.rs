@@ -88,17 +88,13 @@ pub(super) fn draw_bottom_axis(
     for place in &axis.minor {
         canvas.upright_rule(x_of(*place), plot.top, plot.bottom, FAINT_GRID);
     }
-    let mut free_from = f64::NEG_INFINITY;
     for tick in &axis.ticks {
         let x = x_of(tick.place);
         canvas.upright_rule(x, plot.top, plot.bottom, GRID);
         canvas.upright_rule(x, plot.bottom, plot.bottom + TICK_LENGTH, AXIS);
-        let half = canvas.fonts().width(&tick.label, TICK) / 2.0;
-        if labels && x - half >= free_from {
-            let anchor = (x.floor() + 0.5, plot.bottom + TICK_LENGTH + 12.0);
-            canvas.text(&tick.label, TICK, TEXT, anchor, Align::Center, Turn::Level);
-            free_from = x + half + 8.0;
-        }
+    }
+    if labels {
+        draw_bottom_labels(canvas, plot, axis);
     }
     draw_baseline(canvas, plot);
     if labels {
@@ -107,14 +103,32 @@ pub(super) fn draw_bottom_axis(
     }
 }
 
+/// Labels below the ticks, the major ones first, then those that fit between.
+fn draw_bottom_labels(canvas: &mut Canvas, plot: Area, axis: &Axis) {
+    let mut taken: Vec<(f64, f64)> = Vec::new();
+    for major in [true, false] {
+        for tick in axis.ticks.iter().filter(|tick| tick.major == major) {
+            let x = (plot.left + tick.place * plot.width()).floor() + 0.5;
+            let half = canvas.fonts().width(&tick.label, TICK) / 2.0 + 4.0;
+            let (left, right) = (x - half, x + half);
+            if taken.iter().any(|other| left < other.1 && other.0 < right) {
+                continue;
+            }
+            taken.push((left, right));
+            let anchor = (x, plot.bottom + TICK_LENGTH + 12.0);
+            canvas.text(&tick.label, TICK, TEXT, anchor, Align::Center, Turn::Level);
+        }
+    }
+}
+
 /// The line that a plot stands on.
 pub(super) fn draw_baseline(canvas: &mut Canvas, plot: Area) {
     canvas.level_rule(plot.bottom, plot.left, plot.right, AXIS);
 }
 
-/// An empty panel: a frame and the words "no samples" in its middle.
-pub(super) fn draw_no_samples(canvas: &mut Canvas, cell: Area, title: &str) {
-    let plot = plot_area(cell, 30.0, 10.0, BOTTOM_AXIS_HEIGHT);
+/// An empty panel, `bottom` pixels above the end of its cell: a frame and the words "no samples" in its middle.
+pub(super) fn draw_no_samples(canvas: &mut Canvas, cell: Area, bottom: f64, title: &str) {
+    let plot = plot_area(cell, 30.0, 10.0, bottom);
     draw_title(canvas, plot, title);
     canvas.outline(plot, 1.0, GRID);
     canvas.text(

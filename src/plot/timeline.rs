@@ -3,10 +3,9 @@
 //! A request is in flight from its sending to its end. Points are drawn in the order of sending, all runs mixed, so that
 //! no run hides another one as a whole.
 
-use super::axis::{Axis, Scale};
+use super::axis::{Axis, Scale, grouped};
 use super::canvas::{Align, Area, Canvas, Turn};
 use super::figure::{FigureText, Key, LegendEntry, draw_figure, draw_marker, run_number};
-use super::font::Type;
 use super::palette::{FAINT_TEXT, run_style};
 use super::panel::{self, BOTTOM_AXIS_HEIGHT, REMARK};
 use super::samples::{drawable, extent};
@@ -14,7 +13,6 @@ use super::{PlotError, Timeline};
 
 /// From this time on the axis is in seconds.
 const SECONDS_FROM_MS: f64 = 10_000.0;
-const UNUSED: Type = REMARK;
 
 /// What is drawn of one run; times in milliseconds.
 struct RunPoints {
@@ -34,7 +32,10 @@ pub fn ttft_over_time(runs: &[Timeline], text: &FigureText) -> Result<Vec<u8>, P
         .zip(&points)
         .map(|(run, points)| LegendEntry {
             label: &run.label,
-            note: format!("{} requests with a first token", points.first_tokens.len()),
+            note: format!(
+                "{} requests with a first token",
+                grouped(points.first_tokens.len() as f64, 0)
+            ),
         })
         .collect();
     draw_figure(text, Key::LineThenMarker, &legend, 560.0, |canvas, body| {
@@ -93,8 +94,8 @@ fn draw_panels(canvas: &mut Canvas, body: Area, runs: &[RunPoints]) {
         ..body
     };
     let Some((first, last)) = extent(times) else {
-        panel::draw_no_samples(canvas, upper, upper_title);
-        panel::draw_no_samples(canvas, lower, lower_title);
+        panel::draw_no_samples(canvas, upper, 14.0, upper_title);
+        panel::draw_no_samples(canvas, lower, BOTTOM_AXIS_HEIGHT, lower_title);
         return;
     };
     let (ms_per_unit, unit) = if last.abs().max(first.abs()) >= SECONDS_FROM_MS {
@@ -202,7 +203,7 @@ fn draw_points(
     if !without.is_empty() {
         let remark = format!("no samples: run {}", without.join(", "));
         let anchor = (plot.right, plot.top - 19.0);
-        canvas.text(&remark, UNUSED, FAINT_TEXT, anchor, Align::End, Turn::Level);
+        canvas.text(&remark, REMARK, FAINT_TEXT, anchor, Align::End, Turn::Level);
     }
 }
 

@@ -71,16 +71,16 @@ const MESSAGE_TOKENS: &[(f64, f64)] = &[
     (1.0, 90_000.0),
 ];
 /// Chance that a conversation goes on after its first, second, … prompt; the last holds for all further ones.
-const CONTINUES: &[f64] = &[0.38, 0.44, 0.54, 0.62, 0.68, 0.72];
+const CONTINUES: &[f64] = &[0.365, 0.42, 0.51, 0.6, 0.66, 0.7];
 /// The same for a prompt so short that it is a one-off question.
 const ONE_OFF_CONTINUES: f64 = 0.014;
 /// Prompts below this many tokens are one-off questions.
 const ONE_OFF_BELOW_TOKENS: u32 = 1024;
 /// Prompts per conversation that follow from the tables, the mean.
-const MEAN_TURNS: f64 = 1.66;
+const MEAN_TURNS: f64 = 1.62;
 /// Time from one prompt to the next: the shortest, and the median and spread (log-normal) of the rest.
 const MIN_GAP_S: f64 = 10.0;
-const MEDIAN_GAP_S: f64 = 112.0;
+const MEDIAN_GAP_S: f64 = 105.0;
 const GAP_SIGMA: f64 = 1.05;
 /// Chance that a continuation rewrites its history, if that is long enough.
 const REWRITES: f64 = 0.25;
