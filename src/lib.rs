@@ -3,5 +3,6 @@
 pub mod engine;
 pub mod ids;
 pub mod rng;
+pub mod router;
 pub mod session;
 pub mod time;

@@ -1,7 +1,7 @@
 //! Is one run better than another, or is it chance? Runs of the same workload, paired request by request.
 //!
 //! Each request that completed in both runs gives one difference, run − baseline, so what makes requests unlike each
-//! other cancels out. Neighbouring requests share queues and caches and thus their luck; resampling them one by one would
+//! other cancels out. Neighbouring requests share queues and caches and thus their luck; drawing them one by one would
 //! make the interval too narrow. The interval therefore comes from a circular block bootstrap: means of stretches of
 //! about √n consecutive rows, drawn with a seed, 2,000 times; its ends are the 2.5th and 97.5th percentiles.
 //! It covers chance within these two runs, not what another seed or trace would bring.

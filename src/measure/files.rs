@@ -19,9 +19,8 @@ use super::error::MeasureError;
 /// [`MeasureError::File`] with `path` if the folder is missing or not writable, or the disk is full.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), MeasureError> {
     let temporary = temporary_beside(path).map_err(|cause| MeasureError::writing(path, cause))?;
-    let written = create(&temporary)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&temporary, path));
+    let written =
+        create(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, path));
     written.map_err(|cause| {
         // The first error is the one to tell; a temporary file that was never made cannot be removed either.
         let _ = fs::remove_file(&temporary);
@@ -41,9 +40,7 @@ fn create(path: &Path) -> io::Result<File> {
 /// A name that no other writer uses: two threads differ by the count, two processes by their number.
 fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     static WRITES: AtomicU64 = AtomicU64::new(0);
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
     let write = WRITES.fetch_add(1, Ordering::Relaxed);
     let temporary = format!(".{}.{}-{write}.tmp", name.to_string_lossy(), std::process::id());
     Ok(path.with_file_name(temporary))

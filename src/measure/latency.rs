@@ -80,7 +80,7 @@ enum Samples {
 }
 
 impl LatencySet {
-    /// An empty set that keeps every value; memory grows with the number of different consecutive values (16 bytes each).
+    /// An empty set that keeps every value; each change of value takes 16 bytes.
     pub fn exact() -> Self {
         LatencySet { samples: Samples::Exact(Vec::new()), relative_error: 0.0, negative_samples: 0 }
     }
@@ -113,10 +113,10 @@ impl LatencySet {
 
     /// Adds the same sample `count` times, as for a step that gives a token to each of `count` sequences.
     ///
-    /// A negative sample counts as zero, and as one of [`negative_samples`](Self::negative_samples) if it is more than a
-    /// nanosecond below. NaN is no measurement and is left out.
+    /// A negative sample counts as zero, and as one of [`negative_samples`](Self::negative_samples) if it is more than
+    /// a nanosecond below. NaN and infinity are no measurements and are left out.
     pub fn record_n(&mut self, sample_ms: f64, count: u64) {
-        if sample_ms.is_nan() || count == 0 {
+        if !sample_ms.is_finite() || count == 0 {
             return;
         }
         if sample_ms < -1.0 / NANOS_PER_MS {
@@ -126,7 +126,8 @@ impl LatencySet {
         match &mut self.samples {
             Samples::Exact(runs) => push_run(runs, sample_ms, count),
             Samples::Histogram { buckets, moments } => {
-                buckets.saturating_record_n(to_nanos(sample_ms), count);
+                let recorded = buckets.record_n(to_nanos(sample_ms), count);
+                debug_assert!(recorded.is_ok(), "a histogram that resizes itself takes any value");
                 moments.add(sample_ms, count);
             }
         }
@@ -252,7 +253,7 @@ fn to_nanos(ms: f64) -> u64 {
     (ms * NANOS_PER_MS).round() as u64
 }
 
-/// The rank round((n−1)·p/100), counted from 0, of the p-th percentile of `n` sorted samples; `None` if there are none.
+/// The rank round((n−1)·p/100), counted from 0, of the p-th percentile of `n` sorted samples; `None` if n = 0.
 pub(super) fn rank(n: u64, p: f64) -> Option<u64> {
     // Multiplying first keeps (n−1)·p exact for whole p, so that halves are halves.
     let steps = n.checked_sub(1)? as f64;

@@ -2,9 +2,9 @@
 //!
 //! A run hands over its [`RequestRecord`](crate::session::ledger::RequestRecord)s. [`metric`] says what is derived from
 //! one record, [`latency`] summarises many, [`report`] counts and divides, [`schema`] fixes the keys of `report.json`
-//! and the formula beside each, [`requests_csv`] keeps the records themselves, [`run_info`] holds what depends on clock
-//! and host, [`table`] prints, [`compare`] pairs two runs request by request, [`files`] writes so that no reader ever
-//! sees half a file, and [`error`] says what was wrong and where. Nothing here reads a clock.
+//! and the formula beside each, [`mod@requests_csv`] keeps the records themselves, [`run_info`] holds what depends on
+//! clock and host, [`table`] prints, [`mod@compare`] pairs two runs request by request, [`files`] writes so that no
+//! reader ever sees half a file, and [`error`] says what was wrong and where. Nothing here reads a clock.
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 

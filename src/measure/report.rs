@@ -73,7 +73,8 @@ pub struct Report {
     pub output_throughput_tok_s: Option<f64>,
     /// (`total_input_tokens` + `total_output_tokens`) / duration, in tokens per second.
     pub total_throughput_tok_s: Option<f64>,
-    /// Σ most reused tokens over all admissions / `total_input_tokens`. Counts what a preempted request finds of itself.
+    /// Σ most reused tokens over all admissions / `total_input_tokens`. Counts what a preempted
+    /// request finds of itself.
     pub prefix_cache_reused_ratio: Option<f64>,
     /// Σ tokens reused at first admission / Σ prompt tokens, over completed requests that tell. Judge routing by this.
     pub first_admission_prefix_cache_reused_ratio: Option<f64>,

@@ -1,9 +1,9 @@
 //! `requests.csv`: every request of a run, one line each, for spreadsheets, plots and paired comparisons.
 //!
 //! The first line names the columns, with units; times are simulated ms since the start of the run. The columns
-//! [`DERIVED`] repeat what follows from others and are not read back. An empty cell is an absent value; an empty text is
-//! written as `""`. Cells with commas, quotes or line breaks are quoted, quotes within are doubled. Numbers are written
-//! so that reading gives the same number.
+//! [`DERIVED`] repeat what follows from others and are not read back. An empty cell is an absent value; an empty text
+//! is written as `""`. Cells with commas, quotes or line breaks are quoted, quotes within are doubled. Numbers are
+//! written so that reading gives the same number.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};

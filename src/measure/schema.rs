@@ -1,8 +1,8 @@
 //! The form of `report.json`: one flat object, units in its keys, the formula of each key beside it.
 //!
 //! Key order is fixed: counts, rates, reuse, samples, distributions, what the run was, warnings, and last the
-//! `definitions`. Two keys hold objects: `requests_per_worker` and `definitions`. Figures that do not exist are null, so
-//! that every report has the same keys. The reader takes reports that lack keys, such as those of other programs or
+//! `definitions`. Two keys hold objects: `requests_per_worker` and `definitions`. Absent figures are null, so that
+//! every report has the same keys. The reader takes reports that lack keys, such as those of other programs or
 //! earlier versions, as long as they count their requests.
 
 use std::collections::BTreeMap;

@@ -42,9 +42,13 @@ pub fn summary_table(report: &Report) -> String {
     out.push_str(&aligned(&latencies, 2, usize::MAX));
     let note = report.failure_note();
     out.extend(note.iter().map(|note| format!("note: {note}\n")));
-    out.extend(report.warnings.iter().filter(|warning| Some(*warning) != note.as_ref()).map(|warning| {
-        format!("warning: {warning}\n")
-    }));
+    out.extend(
+        report
+            .warnings
+            .iter()
+            .filter(|warning| Some(*warning) != note.as_ref())
+            .map(|warning| format!("warning: {warning}\n")),
+    );
     out
 }
 
@@ -121,8 +125,8 @@ const LATENCIES: [Figure; 10] = [
 ];
 
 const RATES: [Figure; 3] = [
-    figure("output", "tok/s", 1, Better::Higher, |report| report.output_throughput_tok_s),
-    figure("requests", "req/s", 3, Better::Higher, |report| report.request_throughput_rps),
+    figure("output throughput", "tok/s", 1, Better::Higher, |report| report.output_throughput_tok_s),
+    figure("request throughput", "req/s", 3, Better::Higher, |report| report.request_throughput_rps),
     figure("prefix reuse", "ratio", 4, Better::Higher, |report| report.first_admission_prefix_cache_reused_ratio),
 ];
 
@@ -143,8 +147,15 @@ fn difference(base: Option<f64>, figure: Option<f64>, row: &Figure) -> [String; 
         Better::Higher if delta > 0.0 => "better",
         _ => "worse",
     };
-    let percent = if base == 0.0 { ABSENT.to_owned() } else { format!("{:+.1} %", 100.0 * delta / base) };
-    [format!("{delta:+.*}", row.decimals), percent, verdict.to_owned()]
+    let percent = if base == 0.0 { ABSENT.to_owned() } else { format!("{} %", signed(100.0 * delta / base, 1)) };
+    [signed(delta, row.decimals), percent, verdict.to_owned()]
+}
+
+/// A number with its sign; what rounds to nothing is `+0`, never `-0`.
+fn signed(number: f64, decimals: usize) -> String {
+    let text = format!("{number:+.decimals$}");
+    let nothing = text.chars().all(|character| matches!(character, '-' | '0' | '.'));
+    if nothing { text.replacen('-', "+", 1) } else { text }
 }
 
 fn arrivals(report: &Report) -> String {
@@ -153,7 +164,9 @@ fn arrivals(report: &Report) -> String {
 }
 
 fn number(figure: Option<f64>, decimals: usize) -> String {
-    figure.filter(|figure| figure.is_finite()).map_or_else(|| ABSENT.to_owned(), |figure| format!("{figure:.decimals$}"))
+    figure
+        .filter(|figure| figure.is_finite())
+        .map_or_else(|| ABSENT.to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
 fn text(text: Option<&str>) -> String {

@@ -196,9 +196,13 @@ fn round_below(value: f64) -> f64 {
 /// A tick's value with as many decimals as the distance `step` between ticks needs, or with a power of ten if that, or
 /// the `largest` value of the axis, would take too many digits.
 fn tick_label(value: f64, step: f64, largest: f64) -> String {
-    let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
+    let value = if value.abs() < step * 1e-6 {
+        0.0
+    } else {
+        value
+    };
     let decimals = -(step.log10() + 1e-9).floor();
-    if value != 0.0 && (largest >= 1e7 || decimals > 5.0) {
+    if largest >= 1e7 || decimals > 5.0 {
         return scientific(value, 2);
     }
     grouped(value, decimals.clamp(0.0, 5.0) as usize)
@@ -208,7 +212,7 @@ fn tick_label(value: f64, step: f64, largest: f64) -> String {
 pub(super) fn bar_label(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {
-        return "0".to_owned();
+        return "0".to_owned(); // it has no significant digit, nor a logarithm
     }
     if !(1e-4..1e7).contains(&magnitude) {
         return scientific(value, 2);
@@ -240,6 +244,9 @@ pub(super) fn grouped(value: f64, decimals: usize) -> String {
 
 /// `value` as a mantissa of at most `decimals` decimals and a power of ten, such as 2.5e8.
 fn scientific(value: f64, decimals: usize) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
     let text = format!("{value:.decimals$e}");
     match text.split_once('e') {
         Some((mantissa, exponent)) if mantissa.contains('.') => {

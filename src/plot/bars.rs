@@ -82,8 +82,8 @@ pub fn throughput_reuse_bars(runs: &[RunCurves], text: &FigureText) -> Result<Ve
         ),
         value_panel(
             "Prefix reuse at first admission",
-            "reused prompt tokens",
-            "share of 1",
+            "reused / all prompt tokens",
+            "ratio",
             runs,
             |run| run.prefix_reused_ratio,
         ),
@@ -203,7 +203,10 @@ impl NumberStyle {
     /// The same for all panels: level if the widest number fits above its bar, at need a little smaller; else turned
     /// upwards. None if a panel has too many bars.
     fn new(fonts: &Fonts, panels: &[Panel], panel_width: f64) -> Option<Self> {
-        if panels.iter().any(|panel| panel.bars().count() >= NUMBERED_BARS) {
+        if panels
+            .iter()
+            .any(|panel| panel.bars().count() >= NUMBERED_BARS)
+        {
             return None;
         }
         let widest = |panel: &Panel, kind: Type| {
@@ -305,7 +308,14 @@ fn draw_group(
         let x = center + (run as f64 + 0.5 - runs as f64 / 2.0) * spacing.slot;
         if let Some(number) = run_number(run, runs) {
             let anchor = (x, plot.bottom + 15.0);
-            canvas.text(&number, RUN_NUMBER, TEXT, anchor, Align::Center, Turn::Level);
+            canvas.text(
+                &number,
+                RUN_NUMBER,
+                TEXT,
+                anchor,
+                Align::Center,
+                Turn::Level,
+            );
         }
         let Some(value) = bar.value else {
             let anchor = (x, plot.bottom - 10.0);
@@ -338,14 +348,7 @@ fn draw_group(
                 Turn::Level => (Align::Center, 5.0 + style.kind.cap_height() / 2.0),
                 Turn::Upwards => (Align::Start, 8.0),
             };
-            canvas.text(
-                &label,
-                style.kind,
-                TEXT,
-                (x, top - lift),
-                align,
-                style.turn,
-            );
+            canvas.text(&label, style.kind, TEXT, (x, top - lift), align, style.turn);
         }
     }
     let label_y = plot.bottom + if runs > 1 { 36.0 } else { 20.0 };

@@ -81,6 +81,7 @@ pub(super) fn render(
 ) -> Result<Vec<u8>, PlotError> {
     let size = (width * SUPERSAMPLING, height * SUPERSAMPLING);
     let mut buffer = vec![GROUND.rgb.0; size.0 as usize * size.1 as usize * 3];
+    let t0=std::time::Instant::now();
     let failure = {
         let backend = BitMapBackend::with_buffer_and_format(&mut buffer, size)
             .map_err(|error| PlotError::Draw(error.to_string()))?;
@@ -92,6 +93,8 @@ pub(super) fn render(
         draw(&mut canvas);
         canvas.failure
     };
+    eprintln!("draw {:?}", t0.elapsed());let t0=std::time::Instant::now();
+ let _=average_down(&buffer, width as usize);eprintln!("avg {:?}", t0.elapsed());
     match failure {
         Some(message) => Err(PlotError::Draw(message)),
         None => encode(&average_down(&buffer, width as usize), width, height),
@@ -152,9 +155,9 @@ impl Canvas<'_> {
         let (left, top) = buffer_point((area.left, area.top));
         let (right, bottom) = buffer_point((area.right, area.bottom));
         if right > left && bottom > top {
-            let drawn =
-                self.backend
-                    .draw_rect((left, top), (right - 1, bottom - 1), &color, true);
+            let drawn = self
+                .backend
+                .draw_rect((left, top), (right - 1, bottom - 1), &color, true);
             self.note(drawn);
         }
     }
@@ -318,7 +321,9 @@ impl Canvas<'_> {
         color: BackendColor,
         (edge_width, edge): (f64, BackendColor),
     ) {
-        self.marker_shape(center, radius, edge_width, marker, edge);
+        if edge_width > 0.0 {
+            self.marker_shape(center, radius, edge_width, marker, edge);
+        }
         self.marker_shape(center, radius, 0.0, marker, color);
     }
 
@@ -427,17 +432,15 @@ impl Canvas<'_> {
 
 /// Corners of a regular polygon that begins at the top, turned by `turn` radians; every second one lies at
 /// `inner` × `radius`.
-fn ring(
-    center: (f64, f64),
-    radius: f64,
-    corners: u32,
-    turn: f64,
-    inner: f64,
-) -> Vec<(f64, f64)> {
+fn ring(center: (f64, f64), radius: f64, corners: u32, turn: f64, inner: f64) -> Vec<(f64, f64)> {
     (0..corners)
         .map(|corner| {
             let angle = turn + std::f64::consts::TAU * f64::from(corner) / f64::from(corners);
-            let reach = if corner % 2 == 0 { radius } else { radius * inner };
+            let reach = if corner % 2 == 0 {
+                radius
+            } else {
+                radius * inner
+            };
             (
                 center.0 + reach * angle.sin(),
                 center.1 - reach * angle.cos(),

@@ -62,7 +62,14 @@ fn draw_panel(canvas: &mut Canvas, cell: Area, title: &str, quantity: &str, runs
         let y = plot.bottom - share * plot.height();
         canvas.level_rule(y, plot.left, plot.right, GRID);
         let anchor = (plot.right + 7.0, y);
-        canvas.text(label, GUIDE_LABEL, FAINT_TEXT, anchor, Align::Start, Turn::Level);
+        canvas.text(
+            label,
+            GUIDE_LABEL,
+            FAINT_TEXT,
+            anchor,
+            Align::Start,
+            Turn::Level,
+        );
     }
 
     let x_of = |value: f64| plot.left + x_axis.place(value) * plot.width();
@@ -84,11 +91,7 @@ fn draw_panel(canvas: &mut Canvas, cell: Area, title: &str, quantity: &str, runs
 
 /// The curve as a line: up by 1/n at each sample, level to the next. Corners closer than a third of a pixel to the one
 /// before are left out.
-fn steps(
-    values: &[f64],
-    x_of: impl Fn(f64) -> f64,
-    y_of: impl Fn(f64) -> f64,
-) -> Vec<(f64, f64)> {
+fn steps(values: &[f64], x_of: impl Fn(f64) -> f64, y_of: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (index, value) in values.iter().enumerate() {
         let x = x_of(*value);

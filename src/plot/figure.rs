@@ -188,11 +188,7 @@ impl LegendLayout {
         let mut y = top;
         for (row, height) in self.row_heights().enumerate() {
             let first = row * self.columns;
-            for (column, entry) in self.entries[first..]
-                .iter()
-                .take(self.columns)
-                .enumerate()
-            {
+            for (column, entry) in self.entries[first..].iter().take(self.columns).enumerate() {
                 let x = MARGIN + column as f64 * (self.column_width + COLUMN_GAP);
                 self.draw_entry(canvas, entry, (x, y), key, &run_style(first + column));
             }
@@ -224,10 +220,7 @@ impl LegendLayout {
         }
         let x = number_x + self.number_width;
         let mut y = top;
-        for (lines, kind, color) in [
-            (&entry.label, LABEL, TEXT),
-            (&entry.note, NOTE, FAINT_TEXT),
-        ] {
+        for (lines, kind, color) in [(&entry.label, LABEL, TEXT), (&entry.note, NOTE, FAINT_TEXT)] {
             for line in lines {
                 let anchor = (x, y + kind.line_height() / 2.0);
                 canvas.text(line, kind, color, anchor, Align::Start, Turn::Level);
@@ -267,9 +260,20 @@ pub(super) fn draw_bar(canvas: &mut Canvas, area: Area, style: &RunStyle) {
     canvas.outline(area, 1.0, AXIS);
 }
 
-/// A marker of a run, set off from lines and other markers by a white edge, or by a dark one if its colour is light.
+/// A marker of a run, set off from lines and other markers by a white edge, or by a dark one if its colour is light; the
+/// smallest have none, for they come in crowds.
 pub(super) fn draw_marker(canvas: &mut Canvas, center: (f64, f64), radius: f64, style: &RunStyle) {
     let edge = if style.cased { AXIS } else { GROUND };
-    let edge_width = if radius < 4.0 { 0.5 } else { 1.0 };
-    canvas.marker(center, radius, style.marker, style.color, (edge_width, edge));
+    let edge_width = match radius {
+        ..2.0 => 0.0,
+        ..4.0 => 0.5,
+        _ => 1.0,
+    };
+    canvas.marker(
+        center,
+        radius,
+        style.marker,
+        style.color,
+        (edge_width, edge),
+    );
 }

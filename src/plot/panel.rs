@@ -73,7 +73,14 @@ pub(super) fn draw_left_axis(canvas: &mut Canvas, plot: Area, axis: &Axis, title
     canvas.upright_rule(plot.left, plot.top, plot.bottom, AXIS);
     let x = plot.left - left_axis_width(canvas.fonts(), axis) + AXIS_TITLE.line_height() / 2.0;
     let anchor = (x, plot.center().1);
-    canvas.text(title, AXIS_TITLE, TEXT, anchor, Align::Center, Turn::Upwards);
+    canvas.text(
+        title,
+        AXIS_TITLE,
+        TEXT,
+        anchor,
+        Align::Center,
+        Turn::Upwards,
+    );
 }
 
 /// Upright grid lines and the baseline of a plot with a horizontal axis; `labels` adds tick labels and the title.

@@ -16,6 +16,8 @@ const SECONDS_FROM_MS: f64 = 10_000.0;
 
 /// What is drawn of one run; times in milliseconds.
 struct RunPoints {
+    /// Requests that were sent.
+    requests: usize,
     /// Time of sending and time to first token of the requests that have both.
     first_tokens: Vec<(f64, f64)>,
     /// Number in flight from a time on, ascending in time; begins and ends at zero.
@@ -33,8 +35,9 @@ pub fn ttft_over_time(runs: &[Timeline], text: &FigureText) -> Result<Vec<u8>, P
         .map(|(run, points)| LegendEntry {
             label: &run.label,
             note: format!(
-                "{} requests with a first token",
-                grouped(points.first_tokens.len() as f64, 0)
+                "first token for {} of {} requests",
+                grouped(points.first_tokens.len() as f64, 0),
+                grouped(points.requests as f64, 0)
             ),
         })
         .collect();
@@ -71,6 +74,7 @@ impl RunPoints {
             }
         }
         Self {
+            requests: run.sent_ms.iter().filter(|sent| sent.is_finite()).count(),
             first_tokens,
             in_flight,
         }
@@ -107,7 +111,10 @@ fn draw_panels(canvas: &mut Canvas, body: Area, runs: &[RunPoints]) {
     let time_title = format!("time since the start of the run ({unit})");
 
     let ttft_axis = ttft_axis(runs);
-    let most = extent(runs.iter().flat_map(|run| run.in_flight.iter().map(|p| p.1)));
+    let most = extent(
+        runs.iter()
+            .flat_map(|run| run.in_flight.iter().map(|p| p.1)),
+    );
     let flight_axis = most.map(|(_, most)| in_flight_axis(most));
     // Both plots keep the wider margin, so that the same moment lies at the same place.
     let left = [&ttft_axis, &flight_axis]
@@ -149,12 +156,19 @@ fn time_axis(first: f64, last: f64) -> Axis {
     } else {
         first.min(0.0)
     };
-    let span = if last > low { last - low } else { last.abs().max(1.0) };
+    let span = if last > low {
+        last - low
+    } else {
+        last.abs().max(1.0)
+    };
     Axis::linear(low, low + span * 1.01, 10)
 }
 
 fn ttft_axis(runs: &[RunPoints]) -> Option<Axis> {
-    let values = || runs.iter().flat_map(|run| run.first_tokens.iter().map(|p| p.1));
+    let values = || {
+        runs.iter()
+            .flat_map(|run| run.first_tokens.iter().map(|p| p.1))
+    };
     let (low, high) = extent(values())?;
     let positive_low = extent(values().filter(|value| *value > 0.0)).map_or(low, |range| range.0);
     Some(match Scale::for_extent(positive_low, high) {
@@ -187,7 +201,8 @@ fn draw_points(
     let radius = match points.len() {
         0..400 => 4.2,
         400..2000 => 3.2,
-        _ => 2.4,
+        2000..8000 => 2.4,
+        _ => 1.8,
     };
     for (sent, ttft, run) in points {
         let x = plot.left + time_axis.place(sent / ms_per_unit) * plot.width();

@@ -1,7 +1,8 @@
 //! What can be wrong with a trace or a workload, and where.
 //!
-//! Messages follow one form: the place, the value seen, what was expected, and on a second line one hint if there is one.
-//! Reasons of the operating system are part of the message, not a separate source, so that each error is one sentence.
+//! Messages follow one form: the place, the value seen, what was expected, and on a second line one hint if there is
+//! one. Reasons of the operating system are part of the message, not a separate source, so that each error is one
+//! sentence.
 
 use std::fmt;
 use std::io;
@@ -73,7 +74,9 @@ pub enum RowProblem {
         second: &'static str,
     },
     /// The hashes cover fewer tokens than the prompt has.
-    #[error("`input_length` is {input_tokens}, expected at most {capacity_tokens}: {hashes} `hash_ids` of {block_tokens} tokens hold no more")]
+    #[error(
+        "`input_length` is {input_tokens}, expected at most {capacity_tokens}: {hashes} `hash_ids` of {block_tokens} tokens hold no more"
+    )]
     Capacity {
         /// Prompt length of the row, in tokens.
         input_tokens: u32,
@@ -85,7 +88,10 @@ pub enum RowProblem {
         capacity_tokens: u64,
     },
     /// The length of the hashes does not fit a prompt length.
-    #[error("{hashes} `hash_ids` of {block_tokens} tokens make a prompt longer than {} tokens", u32::MAX)]
+    #[error(
+        "{hashes} `hash_ids` of {block_tokens} tokens make a prompt longer than {} tokens",
+        u32::MAX
+    )]
     PromptTooLong {
         /// Number of hashes of the row.
         hashes: u64,
@@ -118,7 +124,9 @@ pub enum SessionProblem {
         previous_line: u64,
     },
     /// The turn comes before the one that precedes it.
-    #[error("`timestamp` is {timestamp_ms} ms, expected at least {previous_ms} ms, that of the turn before (line {previous_line})")]
+    #[error(
+        "`timestamp` is {timestamp_ms} ms, expected at least {previous_ms} ms, that of the turn before (line {previous_line})"
+    )]
     TimeGoesBack {
         /// This turn's timestamp in milliseconds, as text.
         timestamp_ms: String,
@@ -163,7 +171,9 @@ pub enum TraceError {
         cause: io::Error,
     },
     /// A gzip file ends early.
-    #[error("{file}: the gzip data ends early, after line {line}\n  hint: the file was cut off; fetch or pack it again")]
+    #[error(
+        "{file}: the gzip data ends early, after line {line}\n  hint: the file was cut off; fetch or pack it again"
+    )]
     TruncatedGzip {
         /// The file, as the user named it.
         file: String,

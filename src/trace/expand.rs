@@ -1,9 +1,9 @@
 //! From block hashes to prompts.
 //!
-//! The hashes of a trace say which prompts begin alike; they are not tokens. The expander gives each distinct hash a small
-//! number, counted up in the order of first appearance over the whole trace, and lets it stand for one block: the number as
-//! a token id, repeated `block_tokens` times. The prompt is then cut to the row's length. Equal hashes give equal tokens, so
-//! an engine with any block size finds the reuse that the trace describes.
+//! The hashes of a trace say which prompts begin alike; they are not tokens. The expander gives each distinct hash a
+//! small number, counted up in the order of first appearance over the whole trace, and lets it stand for one block: the
+//! number as a token id, repeated `block_tokens` times. The prompt is then cut to the row's length. Equal hashes give
+//! equal tokens, so an engine with any block size finds the reuse that the trace describes.
 //!
 //! A row without `hash_ids` shares nothing: it gets numbers of its own, in the same count, in row order.
 
@@ -33,7 +33,9 @@ impl TokenExpander {
         if trace.block_tokens == 0 {
             return Err(TraceError::ZeroBlock);
         }
-        let too_many = || TraceError::TooManyBlocks { file: trace.path_display.clone() };
+        let too_many = || TraceError::TooManyBlocks {
+            file: trace.path_display.clone(),
+        };
         let mut token_of: FxHashMap<u64, u32> = FxHashMap::default();
         let mut next = first_token;
         let mut prompts = Vec::with_capacity(trace.rows.len());
@@ -58,7 +60,10 @@ impl TokenExpander {
             }
             prompts.push(PromptPlan::new(plan.segments));
         }
-        Ok(TokenExpander { prompts, end_token: next })
+        Ok(TokenExpander {
+            prompts,
+            end_token: next,
+        })
     }
 
     /// The prompt of the row at `row_index` in [`Trace::rows`]; `None` if there is no such row.
@@ -86,7 +91,11 @@ struct PromptBuilder {
 
 impl PromptBuilder {
     fn new(input_tokens: u32, block_tokens: u32) -> Self {
-        PromptBuilder { segments: Vec::new(), left_tokens: input_tokens, block_tokens }
+        PromptBuilder {
+            segments: Vec::new(),
+            left_tokens: input_tokens,
+            block_tokens,
+        }
     }
 
     /// Appends `blocks` blocks numbered from `first_token`, as far as the prompt reaches.
@@ -98,7 +107,11 @@ impl PromptBuilder {
         self.left_tokens -= tokens;
         match self.segments.last_mut() {
             Some(last) if last.end_token() == first_token => last.tokens += tokens,
-            _ => self.segments.push(Segment { first_token, tokens, run_tokens: self.block_tokens }),
+            _ => self.segments.push(Segment {
+                first_token,
+                tokens,
+                run_tokens: self.block_tokens,
+            }),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! A generated trace that reuses prefixes as the public Mooncake conversation trace does.
 //!
 //! People open conversations at random times. A conversation starts with a system prompt that all share and a prompt of
-//! widely varying length; after an answer it may go on: the next prompt is the last one, the answer, and a message. Now and
-//! then the history is rewritten from some point on (an edit, another document), so only the part before is shared. Arrivals
-//! are collected into ticks, as in the public trace.
+//! widely varying length; after an answer it may go on: the next prompt is the last one, the answer, and a message. Now
+//! and then the history is rewritten from some point on (an edit, another document), so only the part before is shared.
+//! Arrivals are collected into ticks, as in the public trace.
 //!
 //! The simulation begins an hour before the first row. Conversations that are under way by then appear without their
 //! past, so the first rows find less to reuse than later ones: the same warm-up that the public trace shows.
 //!
-//! The tables below are fitted to summary figures of the public trace; none of its rows is in here. `generate` tests hold
-//! the generated figures against the published ones.
+//! The tables below are fitted to summary figures of the public trace; none of its rows is in here. The tests hold
+//! generated figures against published ones and tabulate both.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,10 +28,10 @@ const FIRST_PROMPT_TOKENS: &[(f64, f64)] = &[
     (0.05, 897.0),
     (0.12, 905.0),
     (0.25, 1_240.0),
-    (0.5, 4_500.0),
-    (0.75, 11_200.0),
-    (0.9, 23_500.0),
-    (0.95, 34_500.0),
+    (0.5, 4_600.0),
+    (0.75, 11_400.0),
+    (0.9, 24_000.0),
+    (0.95, 35_200.0),
     (0.99, 80_000.0),
     (0.999, 119_000.0),
     (1.0, 126_195.0),
@@ -77,7 +77,7 @@ const ONE_OFF_CONTINUES: f64 = 0.014;
 /// Prompts below this many tokens are one-off questions.
 const ONE_OFF_BELOW_TOKENS: u32 = 1024;
 /// Prompts per conversation that follow from the tables, the mean.
-const MEAN_TURNS: f64 = 1.62;
+const MEAN_TURNS: f64 = 1.63;
 /// Time from one prompt to the next: the shortest, and the median and spread (log-normal) of the rest.
 const MIN_GAP_S: f64 = 10.0;
 const MEDIAN_GAP_S: f64 = 105.0;
@@ -92,6 +92,11 @@ const REWRITE_SIGMA: f64 = 0.35;
 const SHARED_TOKENS: u32 = 512;
 /// Longest prompt, in tokens: a conversation that would exceed it ends.
 const MAX_PROMPT_TOKENS: u32 = 126_195;
+/// Ticks shorter than this many milliseconds are exact, so that they cannot overtake one another.
+const MIN_JITTERED_TICK_MS: u32 = 10;
+/// Rates that the simulation takes, in requests per second.
+const MIN_RATE: f64 = 0.001;
+const MAX_RATE: f64 = 1_000.0;
 /// Conversations are followed from this long before the first row.
 const PAST_S: f64 = 3_600.0;
 
@@ -100,11 +105,13 @@ const PAST_S: f64 = 3_600.0;
 pub struct ConversationOptions {
     /// Tokens that one hash stands for; at least 1 (0 counts as 1).
     pub block_tokens: u32,
-    /// Mean rate of arrivals, in requests per second; must be positive. The gaps within a conversation do not scale with it.
+    /// Mean rate of arrivals, in requests per second, from 0.001 to 1000 (values outside count as the nearest of
+    /// these). The gaps within a conversation do not scale with it.
     pub requests_per_second: f64,
     /// Arrivals are collected into ticks of this many milliseconds; 0: each has its own time.
     pub tick_ms: u32,
-    /// Whether rows name their conversation in `session_id`, which makes a replay wait for answers. The public trace has none.
+    /// Whether rows name their conversation in `session_id`, which makes a replay wait for answers. The public trace
+    /// has none.
     pub name_sessions: bool,
 }
 
@@ -119,8 +126,9 @@ impl Default for ConversationOptions {
     }
 }
 
-/// Generates the first `requests` rows of a conversation trace, sorted by time from 0, hashes counted up from 0 in the order
-/// of first appearance. The same seed and options give the same rows, and fewer requests give the beginning of more.
+/// Generates the first `requests` rows of a conversation trace, sorted by time from 0, hashes counted up from 0 in the
+/// order of first appearance. The same seed and options give the same rows, and fewer requests give the beginning of
+/// more.
 pub fn conversation_like(seed: Seed, requests: u64, options: &ConversationOptions) -> Vec<TraceRow> {
     let mut crowd = Crowd::new(seed.split("conversation"), options);
     let mut out = RowWriter::new(seed.split("ticks"), options);
@@ -171,10 +179,13 @@ struct Crowd {
 impl Crowd {
     fn new(seed: Seed, options: &ConversationOptions) -> Self {
         let block_tokens = options.block_tokens.max(1);
+        let rate = options.requests_per_second;
+        // Written so that NaN becomes the lowest rate.
+        let rate = if rate >= MIN_RATE { rate.min(MAX_RATE) } else { MIN_RATE };
         Crowd {
             seed,
             arrivals: seed.split("arrivals").rng(),
-            opens_per_s: options.requests_per_second.max(f64::MIN_POSITIVE) / MEAN_TURNS,
+            opens_per_s: rate / MEAN_TURNS,
             block_tokens,
             next_open_s: 0.0,
             opened: 0,
@@ -275,15 +286,17 @@ impl Crowd {
 /// Turns prompts into rows: times into ticks, block names into hashes counted from 0.
 struct RowWriter<'a> {
     options: &'a ConversationOptions,
-    jitter: Rng,
-    tick: u64,
-    tick_at_ms: f64,
+    jitter: Seed,
     hash_of: FxHashMap<u64, u64>,
 }
 
 impl<'a> RowWriter<'a> {
-    fn new(seed: Seed, options: &'a ConversationOptions) -> Self {
-        RowWriter { options, jitter: seed.rng(), tick: 0, tick_at_ms: 0.0, hash_of: FxHashMap::default() }
+    fn new(jitter: Seed, options: &'a ConversationOptions) -> Self {
+        RowWriter {
+            options,
+            jitter,
+            hash_of: FxHashMap::default(),
+        }
     }
 
     fn row(&mut self, row: u64, turn: Turn) -> TraceRow {
@@ -300,7 +313,7 @@ impl<'a> RowWriter<'a> {
             row,
             line: row + 1,
             session_id: self.options.name_sessions.then(|| turn.conversation.to_string()),
-            timestamp_ms: Some(self.tick_of(turn.at_s * 1e3)),
+            timestamp_ms: Some(self.timestamp_ms(turn.at_s)),
             input_tokens: turn.prompt_tokens,
             output_tokens: turn.output_tokens,
             hash_ids,
@@ -308,30 +321,31 @@ impl<'a> RowWriter<'a> {
         }
     }
 
-    /// The time of the tick that `at_ms` falls into. Ticks are a millisecond early or late now and then.
-    fn tick_of(&mut self, at_ms: f64) -> f64 {
+    /// The time of the tick that `at_s` falls into, a millisecond early or late now and then; without ticks, the time
+    /// itself in whole microseconds, which a file keeps exactly.
+    fn timestamp_ms(&self, at_s: f64) -> f64 {
+        let at_ms = (at_s * 1e6).round() / 1e3;
         if self.options.tick_ms == 0 {
             return at_ms;
         }
         let tick_ms = f64::from(self.options.tick_ms);
-        let tick = (at_ms / tick_ms) as u64;
-        while self.tick < tick {
-            self.tick += 1;
-            let late_ms = match self.jitter.random_range(0..9) {
-                0 | 1 => -1.0,
-                2 | 3 => 1.0,
-                _ => 0.0,
-            };
-            self.tick_at_ms = (self.tick as f64 * tick_ms + late_ms).max(0.0);
-        }
-        self.tick_at_ms
+        let tick = (at_ms / tick_ms).floor();
+        let late_ms = match self.jitter.nth(tick as u64).0 % 9 {
+            _ if tick == 0.0 || self.options.tick_ms < MIN_JITTERED_TICK_MS => 0.0,
+            0 | 1 => -1.0,
+            2 | 3 => 1.0,
+            _ => 0.0,
+        };
+        tick * tick_ms + late_ms
     }
 }
 
 /// Draws a whole number from a table of quantiles, between which the logarithm is straight.
 fn quantile(table: &[(f64, f64)], rng: &mut Rng) -> u32 {
     let wanted: f64 = rng.random();
-    let above = table.partition_point(|(part, _)| *part <= wanted).clamp(1, table.len() - 1);
+    let above = table
+        .partition_point(|(part, _)| *part <= wanted)
+        .clamp(1, table.len() - 1);
     let ((from, low), (to, high)) = (table[above - 1], table[above]);
     let along = ((wanted - from) / (to - from)).clamp(0.0, 1.0);
     (low * (high / low).powf(along)).round() as u32

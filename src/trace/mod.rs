@@ -1,16 +1,18 @@
 //! Traces: what a workload asks for, before anything is sent.
 //!
-//! A *trace row* ([`TraceRow`]) is one request as a Mooncake JSONL file describes it: when it comes, how long its prompt and
-//! its answer are, and a list of block hashes that says which prompts begin alike. [`TraceReader`] and [`read_all`] read
-//! such files and say where a row is wrong, [`write_rows`] writes them, [`TraceStats`] describes them.
+//! A *trace row* ([`TraceRow`]) is one request as a Mooncake JSONL file describes it: when it comes, how long its
+//! prompt and its answer are, and a list of block hashes that says which prompts begin alike. [`TraceReader`] and
+//! [`read_all`] read such files and say where a row is wrong, [`write_rows`] writes them, [`TraceStats`] describes
+//! them.
 //!
-//! From rows to requests it is two steps: [`plan_sessions`] turns rows into sessions of turns with a start and delays, and
-//! [`TokenExpander`] turns hashes into prompts. A prompt is kept as a [`PromptPlan`], a few numbers, and becomes tokens when
-//! it is sent; the prefix-ratio workload ([`prefix_ratio()`]) uses the same type.
+//! From rows to requests it is two steps: [`plan_sessions`] turns rows into sessions of turns with a start and delays,
+//! and [`TokenExpander`] turns hashes into prompts. A prompt is kept as a [`PromptPlan`], a few numbers, and becomes
+//! tokens when it is sent; the prefix-ratio workload ([`prefix_ratio()`]) uses the same type.
 //!
 //! [`conversation_like`] generates a trace that reuses prefixes the way the public Mooncake conversation trace does.
 //!
-//! The room is pure: it reads and writes the files it is told to, knows no clock, and draws only from the seeds it is given.
+//! The room is pure: it reads and writes the files it is told to, knows no clock, and draws only from the seeds it is
+//! given.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod error;

@@ -1,13 +1,15 @@
 //! The prefix-ratio workload: prompts that share a given part of their length with the others of their group.
 //!
 //! Each request draws one of the groups uniformly, so groups differ in size. Its prompt is the group's prefix,
-//! `isl_tokens × prefix_ratio` tokens, followed by a suffix of its own; prefix and suffix meet at a token, not at a block.
-//! Suffix and output lengths are normal with a deviation of a quarter of the mean, redrawn while negative, rounded up, and
-//! at least 1. With a single cache that never evicts, of the prompt tokens about
-//! `r · (1 − G·(1 − (1 − 1/G)^N) / N)` are reused (r the ratio, G groups, N requests), 0.9·r for the defaults.
+//! `isl_tokens × prefix_ratio` tokens, followed by a suffix of its own; prefix and suffix meet at a token, not at a
+//! block. Suffix and output lengths are normal with a deviation of a quarter of the mean, redrawn while negative,
+//! rounded up, and at least 1.
 //!
-//! Token ids start at a point that the seed chooses, so that workloads of different seeds find nothing of each other in a
-//! cache that was left warm.
+//! With a single cache that never evicts, about `r · (1 − G·(1 − (1 − 1/G)^N) / N)` of the prompt tokens are reused (r the
+//! ratio, G groups, N requests): 0.9·r for the defaults.
+//!
+//! Token ids start at a point that the seed chooses, so that workloads of different seeds find nothing of each other in
+//! a cache that was left warm.
 
 use rand::RngExt;
 use rand_distr::{Distribution, Normal};
@@ -81,8 +83,8 @@ pub struct PrefixWorkload {
     pub vocab_tokens_needed: u32,
 }
 
-/// Generates a prefix-ratio workload. The same seed and options give the same workload; a request's lengths and group do
-/// not depend on how many requests follow.
+/// Generates a prefix-ratio workload. The same seed and options give the same workload; a request's lengths and group
+/// do not depend on how many requests follow.
 pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWorkload, WorkloadError> {
     check(options)?;
     let isl_tokens = f64::from(options.isl_tokens);
@@ -104,7 +106,10 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
 
     let run_tokens = options.block_tokens;
     let prefix_ids = u64::from(prefix_tokens.div_ceil(run_tokens));
-    let suffix_ids: u64 = draws.iter().map(|draw| u64::from(draw.suffix_tokens.div_ceil(run_tokens))).sum();
+    let suffix_ids: u64 = draws
+        .iter()
+        .map(|draw| u64::from(draw.suffix_tokens.div_ceil(run_tokens)))
+        .sum();
     let needed = u64::from(options.num_prefix_groups) * prefix_ids + suffix_ids;
     let first_token = first_token(seed, options, needed)?;
 
@@ -114,8 +119,16 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
     let requests = draws
         .into_iter()
         .map(|draw| {
-            let prefix = Segment { first_token: group_token(draw.group), tokens: prefix_tokens, run_tokens };
-            let suffix = Segment { first_token: next, tokens: draw.suffix_tokens, run_tokens };
+            let prefix = Segment {
+                first_token: group_token(draw.group),
+                tokens: prefix_tokens,
+                run_tokens,
+            };
+            let suffix = Segment {
+                first_token: next,
+                tokens: draw.suffix_tokens,
+                run_tokens,
+            };
             next = suffix.end_token();
             PrefixRequest {
                 group: draw.group,
@@ -126,7 +139,11 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
             }
         })
         .collect();
-    Ok(PrefixWorkload { requests, first_token, vocab_tokens_needed: next })
+    Ok(PrefixWorkload {
+        requests,
+        first_token,
+        vocab_tokens_needed: next,
+    })
 }
 
 struct Draw {
@@ -145,12 +162,20 @@ fn check(options: &PrefixRatioOptions) -> Result<(), WorkloadError> {
     ];
     for (option, value) in at_least_1 {
         if value == 0 {
-            return Err(WorkloadError::Option { option, found: "0".to_owned(), expected: "at least 1" });
+            return Err(WorkloadError::Option {
+                option,
+                found: "0".to_owned(),
+                expected: "at least 1",
+            });
         }
     }
     if !(0.0..=1.0).contains(&options.prefix_ratio) {
         let found = options.prefix_ratio.to_string();
-        return Err(WorkloadError::Option { option: "prefix_ratio", found, expected: "a number from 0 to 1" });
+        return Err(WorkloadError::Option {
+            option: "prefix_ratio",
+            found,
+            expected: "a number from 0 to 1",
+        });
     }
     if options.requests > u64::from(u32::MAX) {
         // Each request needs an id for its suffix.
@@ -162,7 +187,9 @@ fn check(options: &PrefixRatioOptions) -> Result<(), WorkloadError> {
 /// Where the ids of the workload start, such that all `needed` of them fit.
 fn first_token(seed: Seed, options: &PrefixRatioOptions, needed: u64) -> Result<u32, WorkloadError> {
     let free = u64::from(DEFAULT_VOCAB_TOKENS).saturating_sub(needed);
-    let first = options.first_token.map_or_else(|| seed.split("first token").0 % (free + 1), u64::from);
+    let first = options
+        .first_token
+        .map_or_else(|| seed.split("first token").0 % (free + 1), u64::from);
     if first + needed > u64::from(u32::MAX) {
         return Err(WorkloadError::TooManyTokens);
     }
@@ -173,7 +200,12 @@ fn first_token(seed: Seed, options: &PrefixRatioOptions, needed: u64) -> Result<
 fn length_tokens(rng: &mut Rng, mean_tokens: u32) -> u32 {
     let mean = f64::from(mean_tokens);
     let deviation = (mean / 4.0).round_ties_even();
-    let Ok(normal) = Normal::new(mean, deviation) else { return mean_tokens.max(1) };
-    let drawn = (0..MAX_REDRAWS).map(|_| normal.sample(rng)).find(|length| *length >= 0.0).unwrap_or(mean);
+    let Ok(normal) = Normal::new(mean, deviation) else {
+        return mean_tokens.max(1);
+    };
+    let drawn = (0..MAX_REDRAWS)
+        .map(|_| normal.sample(rng))
+        .find(|length| *length >= 0.0)
+        .unwrap_or(mean);
     (drawn.ceil() as u32).max(1)
 }

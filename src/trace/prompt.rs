@@ -1,9 +1,9 @@
 //! Prompts before they are sent: a few numbers instead of thousands of tokens.
 //!
-//! A prompt is a row of segments. A segment counts token ids upwards and repeats each one `run_tokens` times, so a stretch
-//! of consecutive block hashes of a trace is one segment, and so is the shared prefix or the unique end of a generated
-//! prompt. Two prompts share a prefix exactly as far as their tokens agree, and segments with disjoint ids never share a
-//! block, whatever the block size of the engine.
+//! A prompt is a row of segments. A segment counts token ids upwards and repeats each one `run_tokens` times, so a
+//! stretch of consecutive block hashes of a trace is one segment, and so is the shared prefix or the unique end of a
+//! generated prompt. Two prompts share a prefix exactly as far as their tokens agree, and segments with disjoint ids
+//! never share a block, whatever the block size of the engine.
 
 use std::sync::Arc;
 
@@ -56,7 +56,10 @@ impl PromptPlan {
                 kept.push(segment);
             }
         }
-        PromptPlan { segments: kept.into(), tokens }
+        PromptPlan {
+            segments: kept.into(),
+            tokens,
+        }
     }
 
     /// The segments, in the order of the prompt.

@@ -1,11 +1,12 @@
 //! From rows to sessions: who waits for whom, and how long.
 //!
-//! Rows with the same `session_id` are turns of one conversation, in file order: each is sent after the one before has been
-//! answered, plus a delay. A row without `session_id` is a session of its own. A later turn's delay is its `delay`; without
-//! one, the difference of the two timestamps; without either, nothing.
+//! Rows with the same `session_id` are turns of one conversation, in file order: each is sent after the one before has
+//! been answered, plus a delay. A row without `session_id` is a session of its own. A later turn's delay is its
+//! `delay`; without one, the difference of the two timestamps; without either, nothing.
 //!
-//! Sessions start at the timestamp of their first turn, counted from the earliest of the trace (which becomes 0), and are
-//! sorted by it; equal starts keep the order of the file. If a session has no start, all stay in the order of the file.
+//! Sessions start at the timestamp of their first turn, counted from the earliest of the trace (which becomes 0), and
+//! are sorted by it; equal starts keep the order of the file. If a session has no start, all stay in the order of the
+//! file.
 
 use rustc_hash::FxHashMap;
 
@@ -56,7 +57,10 @@ pub fn plan_sessions(trace: &Trace, need_timestamps: bool) -> Result<Vec<Session
                 sessions.push(SessionPlan {
                     session_id: row.session_id.clone(),
                     start_ms: row.timestamp_ms,
-                    turns: vec![TurnPlan { row_index, delay_ms: 0.0 }],
+                    turns: vec![TurnPlan {
+                        row_index,
+                        delay_ms: 0.0,
+                    }],
                 });
             }
         }
@@ -78,13 +82,19 @@ fn check_first_turn(row: &TraceRow, need_timestamps: bool) -> Result<(), Session
 fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionProblem> {
     if let Some(delay_ms) = row.delay_ms {
         if !delay_ms.is_finite() || delay_ms < 0.0 {
-            return Err(SessionProblem::BadDelay { delay_ms: delay_ms.to_string() });
+            return Err(SessionProblem::BadDelay {
+                delay_ms: delay_ms.to_string(),
+            });
         }
         return Ok(delay_ms);
     }
-    let (Some(timestamp_ms), Some(previous)) = (row.timestamp_ms, previous) else { return Ok(0.0) };
+    let (Some(timestamp_ms), Some(previous)) = (row.timestamp_ms, previous) else {
+        return Ok(0.0);
+    };
     let Some(previous_ms) = previous.timestamp_ms else {
-        return Err(SessionProblem::NoPreviousTimestamp { previous_line: previous.line });
+        return Err(SessionProblem::NoPreviousTimestamp {
+            previous_line: previous.line,
+        });
     };
     if timestamp_ms < previous_ms {
         return Err(SessionProblem::TimeGoesBack {
@@ -97,7 +107,13 @@ fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionP
 }
 
 fn count_from_first_start(sessions: &mut [SessionPlan]) {
-    let Some(first_ms) = sessions.iter().filter_map(|session| session.start_ms).min_by(f64::total_cmp) else { return };
+    let Some(first_ms) = sessions
+        .iter()
+        .filter_map(|session| session.start_ms)
+        .min_by(f64::total_cmp)
+    else {
+        return;
+    };
     for start_ms in sessions.iter_mut().filter_map(|session| session.start_ms.as_mut()) {
         *start_ms -= first_ms;
     }

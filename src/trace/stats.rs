@@ -1,7 +1,7 @@
 //! What a trace is like: lengths, arrivals, and how much of it a cache could reuse.
 //!
-//! Reuse is counted for one cache that never evicts and that holds each prompt as soon as its row is met, in file order. Only
-//! a prefix is reused: the first hash of a row that was not met before ends its match.
+//! Reuse is counted for one cache that never evicts and that holds each prompt as soon as its row is met, in file
+//! order. Only a prefix is reused: the first hash of a row that was not met before ends its match.
 
 use rustc_hash::{FxBuildHasher, FxHashSet};
 

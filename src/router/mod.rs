@@ -1,0 +1,21 @@
+//! The router: which worker gets a request, and why.
+//!
+//! A pure machine, the same live and in the replay. It knows the workers' caches from their events ([`index`]), their load
+//! from its own bookings ([`load`]), turns both into a cost per candidate ([`cost`]) and lets a policy choose
+//! ([`policy`]); [`route`] is the machine that holds them together.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod config;
+pub mod cost;
+pub mod index;
+pub mod load;
+pub mod policy;
+pub mod route;
+
+pub use config::{RouterConfig, RouterConfigError, RouterMode};
+pub use cost::{CostTerms, RequestCost};
+pub use index::BlockIndex;
+pub use route::{Decision, RouteRequest, Router, RouterInput, RouterOutput};
+
+#[cfg(test)]
+mod tests;

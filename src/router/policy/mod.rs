@@ -1,0 +1,5 @@
+//! How one of the candidates is chosen, one file a policy.
+
+pub mod kv;
+pub mod random;
+pub mod round_robin;
