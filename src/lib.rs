@@ -2,7 +2,11 @@
 
 pub mod engine;
 pub mod ids;
+pub mod live;
+pub mod measure;
+pub mod plot;
 pub mod rng;
 pub mod router;
 pub mod session;
 pub mod time;
+pub mod trace;

@@ -7,6 +7,8 @@
 const WIDE_RATIO: f64 = 50.0;
 /// A logarithmic axis reaches at most this many decades below its largest value; what is smaller lies on its edge.
 const MOST_DECADES: f64 = 12.0;
+/// A logarithmic axis shows smaller values as this.
+const SMALLEST_DRAWN: f64 = 1e-12;
 /// Grid lines between decades are drawn up to this many decades.
 const MINOR_DECADES: f64 = 4.5;
 /// 1, 2 and 5 of each decade are labelled up to this many decades, only the powers of ten beyond.
@@ -24,11 +26,7 @@ pub(super) enum Scale {
 impl Scale {
     /// Logarithmic if all is positive and `high` more than fifty times `low`.
     pub fn for_extent(low: f64, high: f64) -> Self {
-        if low > 0.0 && high / low > WIDE_RATIO {
-            Self::Log
-        } else {
-            Self::Linear
-        }
+        if low > 0.0 && high / low > WIDE_RATIO { Self::Log } else { Self::Linear }
     }
 }
 
@@ -59,7 +57,10 @@ impl Axis {
     /// An axis that shows zero, `low` and `high`, with `headroom` (a share of the axis, below 1) left free above.
     pub fn from_zero(low: f64, high: f64, headroom: f64) -> Self {
         let (bottom, top) = (low.min(0.0), high.max(0.0));
-        let span = if top > bottom { top - bottom } else { 1.0 };
+        let span = match top - bottom {
+            span if span > 1e-300 => span,
+            _ => 1.0, // nothing to tell apart
+        };
         Self::linear(bottom, bottom + span / (1.0 - headroom), 6)
     }
 
@@ -72,13 +73,7 @@ impl Axis {
             .map(|mantissa| mantissa * decade)
             .find(|step| *step >= raw * 0.8)
             .unwrap_or(10.0 * decade);
-        let mut axis = Self {
-            scale: Scale::Linear,
-            low,
-            high,
-            ticks: Vec::new(),
-            minor: Vec::new(),
-        };
+        let mut axis = Self { scale: Scale::Linear, low, high, ticks: Vec::new(), minor: Vec::new() };
         let first = (low / step - 1e-9).ceil();
         // Never more than twenty: when the values are so close that steps vanish, the loop still ends.
         for count in 0..20 {
@@ -92,11 +87,7 @@ impl Axis {
             }
             let place = axis.place(value);
             let major = true;
-            axis.ticks.push(Tick {
-                place,
-                label,
-                major,
-            });
+            axis.ticks.push(Tick { place, label, major });
         }
         axis
     }
@@ -104,16 +95,12 @@ impl Axis {
     /// A logarithmic axis that shows `low` to `high`, both positive, widened to round values below and, with
     /// `headroom` (a share of the axis, below 1) left free, above.
     pub fn logarithmic(low: f64, high: f64, headroom: f64) -> Self {
+        // No value is too small for its logarithm or for a tick below it.
+        let high = high.max(SMALLEST_DRAWN);
         let low = round_below(low.max(high / 10_f64.powf(MOST_DECADES)));
         let top = high.log10() + (high.log10() - low.log10()) * headroom / (1.0 - headroom);
         let high = 10_f64.powf(top).max(low * 10.0);
-        let mut axis = Self {
-            scale: Scale::Log,
-            low,
-            high,
-            ticks: Vec::new(),
-            minor: Vec::new(),
-        };
+        let mut axis = Self { scale: Scale::Log, low, high, ticks: Vec::new(), minor: Vec::new() };
         let decades = high.log10() - low.log10();
         let stride = (decades / 7.0).ceil().max(1.0) as i32;
         let first_decade = low.log10().floor() as i32;
@@ -131,17 +118,10 @@ impl Axis {
                     _ => false,
                 };
                 if labelled {
-                    let label = if low < 1e-5 || high >= 1e7 {
-                        scientific(value, 2)
-                    } else {
-                        tick_label(value, value, value)
-                    };
+                    let label =
+                        if low < 1e-5 || high >= 1e7 { scientific(value, 2) } else { tick_label(value, value, value) };
                     let major = mantissa == 1;
-                    axis.ticks.push(Tick {
-                        place,
-                        label,
-                        major,
-                    });
+                    axis.ticks.push(Tick { place, label, major });
                 } else if decades <= MINOR_DECADES || mantissa == 1 {
                     axis.minor.push(place);
                 }
@@ -163,15 +143,9 @@ impl Axis {
         let place = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log if value <= 0.0 => 0.0,
-            Scale::Log => {
-                (value.log10() - self.low.log10()) / (self.high.log10() - self.low.log10())
-            }
+            Scale::Log => (value.log10() - self.low.log10()) / (self.high.log10() - self.low.log10()),
         };
-        if place.is_finite() {
-            place.clamp(0.0, 1.0)
-        } else {
-            0.0
-        }
+        if place.is_finite() { place.clamp(0.0, 1.0) } else { 0.0 }
     }
 
     /// The axis title: what it shows and its unit, and the scale if it is not the usual one.
@@ -196,11 +170,7 @@ fn round_below(value: f64) -> f64 {
 /// A tick's value with as many decimals as the distance `step` between ticks needs, or with a power of ten if that, or
 /// the `largest` value of the axis, would take too many digits.
 fn tick_label(value: f64, step: f64, largest: f64) -> String {
-    let value = if value.abs() < step * 1e-6 {
-        0.0
-    } else {
-        value
-    };
+    let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     let decimals = -(step.log10() + 1e-9).floor();
     if largest >= 1e7 || decimals > 5.0 {
         return scientific(value, 2);

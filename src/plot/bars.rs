@@ -70,23 +70,11 @@ pub fn latency_bars(runs: &[RunCurves], text: &FigureText) -> Result<Vec<u8>, Pl
 /// file's bytes.
 pub fn throughput_reuse_bars(runs: &[RunCurves], text: &FigureText) -> Result<Vec<u8>, PlotError> {
     let panels = [
-        value_panel("Output throughput", "output tokens", "tok/s", runs, |run| {
-            run.output_throughput_tok_s
+        value_panel("Output throughput", "output tokens", "tok/s", runs, |run| run.output_throughput_tok_s),
+        value_panel("Request throughput", "completed requests", "req/s", runs, |run| run.request_throughput_rps),
+        value_panel("Prefix reuse at first admission", "reused / all prompt tokens", "ratio", runs, |run| {
+            run.prefix_reused_ratio
         }),
-        value_panel(
-            "Request throughput",
-            "completed requests",
-            "req/s",
-            runs,
-            |run| run.request_throughput_rps,
-        ),
-        value_panel(
-            "Prefix reuse at first admission",
-            "reused / all prompt tokens",
-            "ratio",
-            runs,
-            |run| run.prefix_reused_ratio,
-        ),
     ];
     draw_figure(text, Key::Bar, &legend(runs), 450.0, |canvas, body| {
         draw_panels(canvas, body, &panels);
@@ -114,30 +102,18 @@ fn percentile_panel(
     samples: impl Fn(&RunCurves) -> &[f64],
 ) -> Panel {
     let runs: Vec<Vec<f64>> = runs.iter().map(|run| sorted(samples(run))).collect();
-    let groups = [
-        (50.0, "p50", "whisker: p25 to p75"),
-        (90.0, "p90", ""),
-        (99.0, "p99", ""),
-    ]
-    .map(|(percent, label, note)| {
-        let bars = runs
-            .iter()
-            .map(|values| Bar {
-                value: percentile(values, percent),
-                quartiles: percentile(values, 25.0)
-                    .zip(percentile(values, 75.0))
-                    .filter(|_| percent == 50.0),
-            })
-            .collect();
-        Group { label, note, bars }
-    });
-    Panel {
-        title,
-        quantity,
-        unit: "ms",
-        groups: groups.into(),
-        log_allowed: true,
-    }
+    let groups =
+        [(50.0, "p50", "whisker: p25 to p75"), (90.0, "p90", ""), (99.0, "p99", "")].map(|(percent, label, note)| {
+            let bars = runs
+                .iter()
+                .map(|values| Bar {
+                    value: percentile(values, percent),
+                    quartiles: percentile(values, 25.0).zip(percentile(values, 75.0)).filter(|_| percent == 50.0),
+                })
+                .collect();
+            Group { label, note, bars }
+        });
+    Panel { title, quantity, unit: "ms", groups: groups.into(), log_allowed: true }
 }
 
 fn value_panel(
@@ -147,25 +123,9 @@ fn value_panel(
     runs: &[RunCurves],
     value: impl Fn(&RunCurves) -> f64,
 ) -> Panel {
-    let bars = runs
-        .iter()
-        .map(|run| Bar {
-            value: drawable(value(run)),
-            quartiles: None,
-        })
-        .collect();
-    let group = Group {
-        label: "",
-        note: "",
-        bars,
-    };
-    Panel {
-        title,
-        quantity,
-        unit,
-        groups: vec![group],
-        log_allowed: false,
-    }
+    let bars = runs.iter().map(|run| Bar { value: drawable(value(run)), quartiles: None }).collect();
+    let group = Group { label: "", note: "", bars };
+    Panel { title, quantity, unit, groups: vec![group], log_allowed: false }
 }
 
 /// Widths of a panel's bars, in pixels.
@@ -182,11 +142,7 @@ impl Spacing {
         let runs = panel.groups.first().map_or(1, |group| group.bars.len());
         // One bar's breadth is free between groups.
         let slot = (group / (runs as f64 + 0.9)).min(WIDEST_BAR / 0.82);
-        Self {
-            group,
-            slot,
-            bar: slot * 0.82,
-        }
+        Self { group, slot, bar: slot * 0.82 }
     }
 }
 
@@ -203,10 +159,7 @@ impl NumberStyle {
     /// The same for all panels: level if the widest number fits above its bar, at need a little smaller; else turned
     /// upwards. None if a panel has too many bars.
     fn new(fonts: &Fonts, panels: &[Panel], panel_width: f64) -> Option<Self> {
-        if panels
-            .iter()
-            .any(|panel| panel.bars().count() >= NUMBERED_BARS)
-        {
+        if panels.iter().any(|panel| panel.bars().count() >= NUMBERED_BARS) {
             return None;
         }
         let widest = |panel: &Panel, kind: Type| {
@@ -218,23 +171,13 @@ impl NumberStyle {
         };
         for size in [NUMBER.size, 14.0] {
             let kind = Type::regular(size);
-            let fits = |panel: &Panel| {
-                widest(panel, kind) + 4.0 <= Spacing::new(panel, panel_width - USUAL_LEFT).slot
-            };
+            let fits = |panel: &Panel| widest(panel, kind) + 4.0 <= Spacing::new(panel, panel_width - USUAL_LEFT).slot;
             if panels.iter().all(fits) {
-                return Some(Self {
-                    kind,
-                    turn: Turn::Level,
-                    room: 26.0,
-                });
+                return Some(Self { kind, turn: Turn::Level, room: 26.0 });
             }
         }
         let widest = panels.iter().map(|panel| widest(panel, NUMBER));
-        Some(Self {
-            kind: NUMBER,
-            turn: Turn::Upwards,
-            room: widest.fold(0.0, f64::max) + 18.0,
-        })
+        Some(Self { kind: NUMBER, turn: Turn::Upwards, room: widest.fold(0.0, f64::max) + 18.0 })
     }
 }
 
@@ -248,29 +191,18 @@ fn draw_panels(canvas: &mut Canvas, body: Area, panels: &[Panel]) {
 }
 
 fn draw_panel(canvas: &mut Canvas, cell: Area, panel: &Panel, numbers: Option<NumberStyle>) {
-    let below = if panel.groups.iter().any(|group| !group.label.is_empty()) {
-        72.0
-    } else {
-        32.0
-    };
+    let below = if panel.groups.iter().any(|group| !group.label.is_empty()) { 72.0 } else { 32.0 };
     let values = panel.bars().filter_map(|bar| bar.value);
     let Some((low, high)) = extent(values) else {
         panel::draw_no_samples(canvas, cell, below, panel.title);
         return;
     };
-    let whiskers = panel
-        .bars()
-        .filter_map(|bar| bar.quartiles)
-        .flat_map(|(low, high)| [low, high]);
+    let whiskers = panel.bars().filter_map(|bar| bar.quartiles).flat_map(|(low, high)| [low, high]);
     let (all_low, all_high) = extent(whiskers.chain([low, high])).unwrap_or((low, high));
 
     let height = panel::plot_area(cell, USUAL_LEFT, 8.0, below).height();
     let headroom = numbers.map_or(12.0, |style| style.room) / height;
-    let scale = if panel.log_allowed {
-        Scale::for_extent(low, high)
-    } else {
-        Scale::Linear
-    };
+    let scale = if panel.log_allowed { Scale::for_extent(low, high) } else { Scale::Linear };
     let axis = match scale {
         // Half the smallest value, so that its bar has some height.
         Scale::Log => {
@@ -308,34 +240,16 @@ fn draw_group(
         let x = center + (run as f64 + 0.5 - runs as f64 / 2.0) * spacing.slot;
         if let Some(number) = run_number(run, runs) {
             let anchor = (x, plot.bottom + 15.0);
-            canvas.text(
-                &number,
-                RUN_NUMBER,
-                TEXT,
-                anchor,
-                Align::Center,
-                Turn::Level,
-            );
+            canvas.text(&number, RUN_NUMBER, TEXT, anchor, Align::Center, Turn::Level);
         }
         let Some(value) = bar.value else {
             let anchor = (x, plot.bottom - 10.0);
-            canvas.text(
-                NO_SAMPLES,
-                panel::REMARK,
-                FAINT_TEXT,
-                anchor,
-                Align::Start,
-                Turn::Upwards,
-            );
+            canvas.text(NO_SAMPLES, panel::REMARK, FAINT_TEXT, anchor, Align::Start, Turn::Upwards);
             continue;
         };
         let y = y_of(value);
-        let area = Area {
-            left: x - spacing.bar / 2.0,
-            top: y.min(zero),
-            right: x + spacing.bar / 2.0,
-            bottom: y.max(zero),
-        };
+        let area =
+            Area { left: x - spacing.bar / 2.0, top: y.min(zero), right: x + spacing.bar / 2.0, bottom: y.max(zero) };
         draw_bar(canvas, area, &run_style(run));
         let mut top = area.top;
         if let Some((low, high)) = bar.quartiles {
@@ -353,23 +267,9 @@ fn draw_group(
     }
     let label_y = plot.bottom + if runs > 1 { 36.0 } else { 20.0 };
     let anchor = (center, label_y);
-    canvas.text(
-        group.label,
-        GROUP_LABEL,
-        TEXT,
-        anchor,
-        Align::Center,
-        Turn::Level,
-    );
+    canvas.text(group.label, GROUP_LABEL, TEXT, anchor, Align::Center, Turn::Level);
     let anchor = (center, label_y + 20.0);
-    canvas.text(
-        group.note,
-        RUN_NUMBER,
-        FAINT_TEXT,
-        anchor,
-        Align::Center,
-        Turn::Level,
-    );
+    canvas.text(group.note, RUN_NUMBER, FAINT_TEXT, anchor, Align::Center, Turn::Level);
 }
 
 /// An upright line with feet, dark on a white edge so that it shows on any bar.

@@ -4,6 +4,8 @@
 //! rasterised by plotters' bitmap backend, the glyphs by ab_glyph. A shape that the backend refuses is remembered and
 //! reported once at the end, so that drawing code reads as a list of shapes.
 
+use std::ops::Range;
+
 use ab_glyph::Font;
 use plotters::backend::BitMapBackend;
 use plotters_backend::{BackendColor, BackendCoord, DrawingBackend, DrawingErrorKind};
@@ -38,10 +40,7 @@ impl Area {
 
     /// The middle of the rectangle.
     pub fn center(&self) -> (f64, f64) {
-        (
-            (self.left + self.right) / 2.0,
-            (self.top + self.bottom) / 2.0,
-        )
+        ((self.left + self.right) / 2.0, (self.top + self.bottom) / 2.0)
     }
 }
 
@@ -81,45 +80,56 @@ pub(super) fn render(
 ) -> Result<Vec<u8>, PlotError> {
     let size = (width * SUPERSAMPLING, height * SUPERSAMPLING);
     let mut buffer = vec![GROUND.rgb.0; size.0 as usize * size.1 as usize * 3];
-    let t0=std::time::Instant::now();
     let failure = {
         let backend = BitMapBackend::with_buffer_and_format(&mut buffer, size)
             .map_err(|error| PlotError::Draw(error.to_string()))?;
-        let mut canvas = Canvas {
-            backend,
-            fonts,
-            failure: None,
-        };
+        let mut canvas = Canvas { backend, fonts, failure: None };
         draw(&mut canvas);
         canvas.failure
     };
-    eprintln!("draw {:?}", t0.elapsed());let t0=std::time::Instant::now();
- let _=average_down(&buffer, width as usize);eprintln!("avg {:?}", t0.elapsed());
     match failure {
         Some(message) => Err(PlotError::Draw(message)),
         None => encode(&average_down(&buffer, width as usize), width, height),
     }
 }
 
-/// The mean of each square of `SUPERSAMPLING`² pixels, channel by channel, rounded to nearest.
+/// The mean of each square of `SUPERSAMPLING`² pixels, channel by channel, rounded to nearest. Most of a figure is empty
+/// ground, which is passed over in blocks.
 fn average_down(buffer: &[u8], width: usize) -> Vec<u8> {
+    const BLOCK: usize = 28;
     let factor = SUPERSAMPLING as usize;
-    let samples = factor * factor;
-    let mut picture = Vec::with_capacity(buffer.len() / samples);
+    let ground = [GROUND.rgb.0; BLOCK * SUPERSAMPLING as usize * 3];
+    let mut picture = Vec::with_capacity(buffer.len() / (factor * factor));
     for rows in buffer.chunks_exact(width * factor * 3 * factor) {
-        for x in 0..width {
-            for channel in 0..3 {
-                let mut sum = 0;
-                for row in rows.chunks_exact(width * factor * 3) {
-                    for column in 0..factor {
-                        sum += usize::from(row[(x * factor + column) * 3 + channel]);
-                    }
-                }
-                picture.push(((sum + samples / 2) / samples) as u8);
+        for start in (0..width).step_by(BLOCK) {
+            let end = (start + BLOCK).min(width);
+            let span = start * factor * 3..end * factor * 3;
+            let mut lines = rows.chunks_exact(width * factor * 3);
+            if lines.all(|line| line[span.clone()] == ground[..span.len()]) {
+                picture.extend_from_slice(&ground[..(end - start) * 3]);
+            } else {
+                average_block(rows, width, start..end, &mut picture);
             }
         }
     }
     picture
+}
+
+/// Appends the means of the pixels `columns` of one row of the picture, whose buffer rows are `rows`.
+fn average_block(rows: &[u8], width: usize, columns: Range<usize>, picture: &mut Vec<u8>) {
+    let factor = SUPERSAMPLING as usize;
+    let samples = factor * factor;
+    for x in columns {
+        for channel in 0..3 {
+            let mut sum = 0;
+            for line in rows.chunks_exact(width * factor * 3) {
+                for column in 0..factor {
+                    sum += usize::from(line[(x * factor + column) * 3 + channel]);
+                }
+            }
+            picture.push(((sum + samples / 2) / samples) as u8);
+        }
+    }
 }
 
 fn encode(picture: &[u8], width: u32, height: u32) -> Result<Vec<u8>, PlotError> {
@@ -155,9 +165,7 @@ impl Canvas<'_> {
         let (left, top) = buffer_point((area.left, area.top));
         let (right, bottom) = buffer_point((area.right, area.bottom));
         if right > left && bottom > top {
-            let drawn = self
-                .backend
-                .draw_rect((left, top), (right - 1, bottom - 1), &color, true);
+            let drawn = self.backend.draw_rect((left, top), (right - 1, bottom - 1), &color, true);
             self.note(drawn);
         }
     }
@@ -174,12 +182,7 @@ impl Canvas<'_> {
             (right - width, top, right, bottom),
         ];
         for (left, top, right, bottom) in sides {
-            let side = Area {
-                left,
-                top,
-                right,
-                bottom,
-            };
+            let side = Area { left, top, right, bottom };
             self.fill(side, color);
         }
     }
@@ -187,24 +190,14 @@ impl Canvas<'_> {
     /// A level line of one pixel, sharp because it fills whole pixels.
     pub fn level_rule(&mut self, y: f64, left: f64, right: f64, color: BackendColor) {
         let top = y.floor();
-        let rule = Area {
-            left,
-            top,
-            right,
-            bottom: top + 1.0,
-        };
+        let rule = Area { left, top, right, bottom: top + 1.0 };
         self.fill(rule, color);
     }
 
     /// An upright line of one pixel, sharp because it fills whole pixels.
     pub fn upright_rule(&mut self, x: f64, top: f64, bottom: f64, color: BackendColor) {
         let left = x.floor();
-        let rule = Area {
-            left,
-            top,
-            right: left + 1.0,
-            bottom,
-        };
+        let rule = Area { left, top, right: left + 1.0, bottom };
         self.fill(rule, color);
     }
 
@@ -328,31 +321,12 @@ impl Canvas<'_> {
     }
 
     /// The shape, grown by `grow` pixels on all sides.
-    fn marker_shape(
-        &mut self,
-        center: (f64, f64),
-        radius: f64,
-        grow: f64,
-        marker: Marker,
-        color: BackendColor,
-    ) {
+    fn marker_shape(&mut self, center: (f64, f64), radius: f64, grow: f64, marker: Marker, color: BackendColor) {
         let quarter = std::f64::consts::FRAC_PI_4;
         let corners = match marker {
             Marker::Disc => ring(center, radius + grow, 20, 0.0, 1.0),
-            Marker::Square => ring(
-                center,
-                radius * 1.25 + grow * std::f64::consts::SQRT_2,
-                4,
-                quarter,
-                1.0,
-            ),
-            Marker::Diamond => ring(
-                center,
-                radius * 1.35 + grow * std::f64::consts::SQRT_2,
-                4,
-                0.0,
-                1.0,
-            ),
+            Marker::Square => ring(center, radius * 1.25 + grow * std::f64::consts::SQRT_2, 4, quarter, 1.0),
+            Marker::Diamond => ring(center, radius * 1.35 + grow * std::f64::consts::SQRT_2, 4, 0.0, 1.0),
             Marker::TriangleUp => ring(center, radius * 1.4 + grow * 2.0, 3, 0.0, 1.0),
             Marker::TriangleDown => ring(center, radius * 1.4 + grow * 2.0, 3, 4.0 * quarter, 1.0),
             Marker::Star => ring(center, radius * 1.5 + grow * 1.9, 10, 0.0, 0.48),
@@ -360,10 +334,7 @@ impl Canvas<'_> {
                 let start = if marker == Marker::Plus { 0.0 } else { quarter };
                 for arm in 0..2 {
                     let angle = start + f64::from(arm) * 2.0 * quarter;
-                    let (dx, dy) = (
-                        angle.cos() * (radius * 1.2 + grow),
-                        angle.sin() * (radius * 1.2 + grow),
-                    );
+                    let (dx, dy) = (angle.cos() * (radius * 1.2 + grow), angle.sin() * (radius * 1.2 + grow));
                     let half = radius * 0.32 + grow;
                     let (nx, ny) = (-angle.sin() * half, angle.cos() * half);
                     let corners = [
@@ -381,15 +352,7 @@ impl Canvas<'_> {
     }
 
     /// One line of text. Across its direction of reading, the middle of its capitals lies on the anchor.
-    pub fn text(
-        &mut self,
-        text: &str,
-        kind: Type,
-        color: BackendColor,
-        anchor: (f64, f64),
-        align: Align,
-        turn: Turn,
-    ) {
+    pub fn text(&mut self, text: &str, kind: Type, color: BackendColor, anchor: (f64, f64), align: Align, turn: Turn) {
         let fonts = self.fonts;
         let (glyphs, width) = fonts.glyphs(text, kind, SCALE);
         let along = match align {
@@ -436,15 +399,8 @@ fn ring(center: (f64, f64), radius: f64, corners: u32, turn: f64, inner: f64) ->
     (0..corners)
         .map(|corner| {
             let angle = turn + std::f64::consts::TAU * f64::from(corner) / f64::from(corners);
-            let reach = if corner % 2 == 0 {
-                radius
-            } else {
-                radius * inner
-            };
-            (
-                center.0 + reach * angle.sin(),
-                center.1 - reach * angle.cos(),
-            )
+            let reach = if corner % 2 == 0 { radius } else { radius * inner };
+            (center.0 + reach * angle.sin(), center.1 - reach * angle.cos())
         })
         .collect()
 }

@@ -25,10 +25,7 @@ const MARKERS: usize = 5;
 pub fn latency_cdf(runs: &[RunCurves], text: &FigureText) -> Result<Vec<u8>, PlotError> {
     let ttft: Vec<Vec<f64>> = runs.iter().map(|run| sorted(&run.ttft_ms)).collect();
     let tpot: Vec<Vec<f64>> = runs.iter().map(|run| sorted(&run.tpot_ms)).collect();
-    let panels = [
-        ("Time to first token", "TTFT", ttft),
-        ("Time per output token", "TPOT", tpot),
-    ];
+    let panels = [("Time to first token", "TTFT", ttft), ("Time per output token", "TPOT", tpot)];
     let legend = legend(runs);
     draw_figure(text, Key::LineAndMarker, &legend, 470.0, |canvas, body| {
         for ((title, quantity, runs), cell) in panels.iter().zip(panel::columns(body, 2, 30.0)) {
@@ -62,14 +59,7 @@ fn draw_panel(canvas: &mut Canvas, cell: Area, title: &str, quantity: &str, runs
         let y = plot.bottom - share * plot.height();
         canvas.level_rule(y, plot.left, plot.right, GRID);
         let anchor = (plot.right + 7.0, y);
-        canvas.text(
-            label,
-            GUIDE_LABEL,
-            FAINT_TEXT,
-            anchor,
-            Align::Start,
-            Turn::Level,
-        );
+        canvas.text(label, GUIDE_LABEL, FAINT_TEXT, anchor, Align::Start, Turn::Level);
     }
 
     let x_of = |value: f64| plot.left + x_axis.place(value) * plot.width();
@@ -99,9 +89,7 @@ fn steps(values: &[f64], x_of: impl Fn(f64) -> f64, y_of: impl Fn(f64) -> f64) -
         let after = y_of((index + 1) as f64 / values.len() as f64);
         let last = index + 1 == values.len();
         for point in [(x, before), (x, after)] {
-            let near = |seen: &(f64, f64)| {
-                (seen.0 - point.0).abs() < 0.34 && (seen.1 - point.1).abs() < 0.34
-            };
+            let near = |seen: &(f64, f64)| (seen.0 - point.0).abs() < 0.34 && (seen.1 - point.1).abs() < 0.34;
             if last || !points.last().is_some_and(near) {
                 points.push(point);
             }
@@ -112,12 +100,8 @@ fn steps(values: &[f64], x_of: impl Fn(f64) -> f64, y_of: impl Fn(f64) -> f64) -
 
 /// Names the runs without a curve in the lower right corner.
 fn remark_on_empty_runs(canvas: &mut Canvas, plot: Area, runs: &[Vec<f64>]) {
-    let empty: Vec<String> = runs
-        .iter()
-        .enumerate()
-        .filter(|(_, values)| values.is_empty())
-        .map(|(run, _)| (run + 1).to_string())
-        .collect();
+    let empty: Vec<String> =
+        runs.iter().enumerate().filter(|(_, values)| values.is_empty()).map(|(run, _)| (run + 1).to_string()).collect();
     if empty.is_empty() {
         return;
     }

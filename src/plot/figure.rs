@@ -79,12 +79,7 @@ pub(super) fn draw_figure(
         lines => 26.0 + lines as f64 * PARAMETERS.line_height(),
     };
     let height = (body_top + body_height + footer).max(LEAST_HEIGHT).ceil();
-    let body = Area {
-        left: MARGIN,
-        top: body_top,
-        right: WIDTH - MARGIN,
-        bottom: height - footer,
-    };
+    let body = Area { left: MARGIN, top: body_top, right: WIDTH - MARGIN, bottom: height - footer };
 
     render(&fonts, WIDTH as u32, height as u32, |canvas| {
         for (line, words) in title.iter().enumerate() {
@@ -96,14 +91,7 @@ pub(super) fn draw_figure(
         for (line, words) in parameters.iter().enumerate() {
             let y = body.bottom + 14.0 + (line as f64 + 0.5) * PARAMETERS.line_height();
             let anchor = (MARGIN, y);
-            canvas.text(
-                words,
-                PARAMETERS,
-                FAINT_TEXT,
-                anchor,
-                Align::Start,
-                Turn::Level,
-            );
+            canvas.text(words, PARAMETERS, FAINT_TEXT, anchor, Align::Start, Turn::Level);
         }
     })
 }
@@ -152,8 +140,7 @@ impl LegendLayout {
         let most = fitting.clamp(least, legend.len().clamp(least, 6));
         // No more columns than the number of rows needs, so that rows are evenly filled.
         let columns = legend.len().div_ceil(legend.len().div_ceil(most));
-        let column_width =
-            ((width + COLUMN_GAP) / columns as f64 - COLUMN_GAP).min(widest.ceil() + 1.0);
+        let column_width = ((width + COLUMN_GAP) / columns as f64 - COLUMN_GAP).min(widest.ceil() + 1.0);
         let entries = legend
             .iter()
             .enumerate()
@@ -163,20 +150,13 @@ impl LegendLayout {
                 note: fonts.wrap(&entry.note, NOTE, column_width - beside, 2),
             })
             .collect();
-        Self {
-            entries,
-            columns,
-            column_width,
-            number_width,
-        }
+        Self { entries, columns, column_width, number_width }
     }
 
     fn row_heights(&self) -> impl Iterator<Item = f64> {
-        self.entries.chunks(self.columns).map(|row| {
-            row.iter()
-                .map(LegendLines::height)
-                .fold(LABEL.line_height(), f64::max)
-        })
+        self.entries
+            .chunks(self.columns)
+            .map(|row| row.iter().map(LegendLines::height).fold(LABEL.line_height(), f64::max))
     }
 
     fn height(&self) -> f64 {
@@ -209,14 +189,7 @@ impl LegendLayout {
         let number_x = left + KEY_WIDTH + KEY_GAP;
         if let Some(number) = &entry.number {
             let bold = Type::bold(LABEL.size);
-            canvas.text(
-                number,
-                bold,
-                TEXT,
-                (number_x, middle),
-                Align::Start,
-                Turn::Level,
-            );
+            canvas.text(number, bold, TEXT, (number_x, middle), Align::Start, Turn::Level);
         }
         let x = number_x + self.number_width;
         let mut y = top;
@@ -234,12 +207,7 @@ fn draw_key(canvas: &mut Canvas, (left, middle): (f64, f64), key: Key, style: &R
     let right = left + KEY_WIDTH;
     match key {
         Key::Bar => {
-            let patch = Area {
-                left,
-                top: middle - 9.0,
-                right,
-                bottom: middle + 9.0,
-            };
+            let patch = Area { left, top: middle - 9.0, right, bottom: middle + 9.0 };
             draw_bar(canvas, patch, style);
         }
         Key::LineAndMarker => {
@@ -269,11 +237,5 @@ pub(super) fn draw_marker(canvas: &mut Canvas, center: (f64, f64), radius: f64, 
         ..4.0 => 0.5,
         _ => 1.0,
     };
-    canvas.marker(
-        center,
-        radius,
-        style.marker,
-        style.color,
-        (edge_width, edge),
-    );
+    canvas.marker(center, radius, style.marker, style.color, (edge_width, edge));
 }

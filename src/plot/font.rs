@@ -47,18 +47,9 @@ pub(super) struct Fonts {
 impl Fonts {
     /// Parses the fonts that are part of the program.
     pub fn embedded() -> Result<Self, PlotError> {
-        let regular = include_bytes!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/assets/DejaVuSans-subset.ttf"
-        ));
-        let bold = include_bytes!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/assets/DejaVuSans-Bold-subset.ttf"
-        ));
-        Ok(Self {
-            regular: FontRef::try_from_slice(regular)?,
-            bold: FontRef::try_from_slice(bold)?,
-        })
+        let regular = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/DejaVuSans-subset.ttf"));
+        let bold = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/DejaVuSans-Bold-subset.ttf"));
+        Ok(Self { regular: FontRef::try_from_slice(regular)?, bold: FontRef::try_from_slice(bold)? })
     }
 
     /// The font of that weight.
@@ -70,9 +61,7 @@ impl Fonts {
     /// of the buffer make one pixel of the picture, and all positions are in pixels of the buffer.
     pub fn glyphs(&self, text: &str, kind: Type, scale: f64) -> (Vec<Glyph>, f64) {
         let face = self.face(kind.bold);
-        let units_per_em = face
-            .units_per_em()
-            .unwrap_or_else(|| face.height_unscaled());
+        let units_per_em = face.units_per_em().unwrap_or_else(|| face.height_unscaled());
         // ab_glyph scales by the height of a line; we name type by its em.
         let line_per_em = f64::from(face.height_unscaled() / units_per_em);
         let px_scale = PxScale::from((kind.size * scale * line_per_em) as f32);
@@ -107,11 +96,7 @@ impl Fonts {
                 if word.is_empty() {
                     continue;
                 }
-                let joined = if line.is_empty() {
-                    word.to_owned()
-                } else {
-                    format!("{line} {word}")
-                };
+                let joined = if line.is_empty() { word.to_owned() } else { format!("{line} {word}") };
                 if self.width(&joined, kind) <= max_width {
                     line = joined;
                     continue;
@@ -160,11 +145,7 @@ impl Fonts {
                 punctuation = end;
             }
         }
-        if 2 * punctuation >= fits {
-            punctuation
-        } else {
-            fits
-        }
+        if 2 * punctuation >= fits { punctuation } else { fits }
     }
 
     /// Replaces the end of `line` by "..." such that it is no wider than `max_width`.

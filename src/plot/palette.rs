@@ -19,10 +19,7 @@ pub(super) const GRID: BackendColor = opaque(222, 222, 222);
 pub(super) const FAINT_GRID: BackendColor = opaque(240, 240, 240);
 
 const fn opaque(red: u8, green: u8, blue: u8) -> BackendColor {
-    BackendColor {
-        alpha: 1.0,
-        rgb: (red, green, blue),
-    }
+    BackendColor { alpha: 1.0, rgb: (red, green, blue) }
 }
 
 /// The pattern over a bar's colour.
@@ -98,16 +95,8 @@ const COLORS: [(BackendColor, BackendColor, bool); 8] = [
     (opaque(240, 228, 66), opaque(122, 110, 0), true),
 ];
 
-const HATCHES: [Hatch; 8] = [
-    Hatch::None,
-    Hatch::Rising,
-    Hatch::Falling,
-    Hatch::Dots,
-    Hatch::Level,
-    Hatch::Cross,
-    Hatch::Upright,
-    Hatch::Grid,
-];
+const HATCHES: [Hatch; 8] =
+    [Hatch::None, Hatch::Rising, Hatch::Falling, Hatch::Dots, Hatch::Level, Hatch::Cross, Hatch::Upright, Hatch::Grid];
 
 const DASHES: [&[f64]; 8] = [
     &[],

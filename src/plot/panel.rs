@@ -26,11 +26,7 @@ pub(super) fn columns(area: Area, count: usize, gap: f64) -> Vec<Area> {
     (0..count)
         .map(|column| {
             let left = area.left + column as f64 * (width + gap);
-            Area {
-                left,
-                right: left + width,
-                ..area
-            }
+            Area { left, right: left + width, ..area }
         })
         .collect()
 }
@@ -73,24 +69,11 @@ pub(super) fn draw_left_axis(canvas: &mut Canvas, plot: Area, axis: &Axis, title
     canvas.upright_rule(plot.left, plot.top, plot.bottom, AXIS);
     let x = plot.left - left_axis_width(canvas.fonts(), axis) + AXIS_TITLE.line_height() / 2.0;
     let anchor = (x, plot.center().1);
-    canvas.text(
-        title,
-        AXIS_TITLE,
-        TEXT,
-        anchor,
-        Align::Center,
-        Turn::Upwards,
-    );
+    canvas.text(title, AXIS_TITLE, TEXT, anchor, Align::Center, Turn::Upwards);
 }
 
 /// Upright grid lines and the baseline of a plot with a horizontal axis; `labels` adds tick labels and the title.
-pub(super) fn draw_bottom_axis(
-    canvas: &mut Canvas,
-    plot: Area,
-    axis: &Axis,
-    title: &str,
-    labels: bool,
-) {
+pub(super) fn draw_bottom_axis(canvas: &mut Canvas, plot: Area, axis: &Axis, title: &str, labels: bool) {
     let x_of = |place: f64| plot.left + place * plot.width();
     for place in &axis.minor {
         canvas.upright_rule(x_of(*place), plot.top, plot.bottom, FAINT_GRID);
@@ -138,12 +121,5 @@ pub(super) fn draw_no_samples(canvas: &mut Canvas, cell: Area, bottom: f64, titl
     let plot = plot_area(cell, 30.0, 10.0, bottom);
     draw_title(canvas, plot, title);
     canvas.outline(plot, 1.0, GRID);
-    canvas.text(
-        "no samples",
-        AXIS_TITLE,
-        FAINT_TEXT,
-        plot.center(),
-        Align::Center,
-        Turn::Level,
-    );
+    canvas.text("no samples", AXIS_TITLE, FAINT_TEXT, plot.center(), Align::Center, Turn::Level);
 }

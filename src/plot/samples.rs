@@ -45,9 +45,7 @@ const LARGEST_DRAWN: f64 = 1e18;
 
 /// `value` as it is drawn: absent if not finite, bounded in magnitude.
 pub(super) fn drawable(value: f64) -> Option<f64> {
-    value
-        .is_finite()
-        .then(|| value.clamp(-LARGEST_DRAWN, LARGEST_DRAWN))
+    value.is_finite().then(|| value.clamp(-LARGEST_DRAWN, LARGEST_DRAWN))
 }
 
 /// The drawable values of `samples`, ascending.
@@ -66,10 +64,8 @@ pub(super) fn percentile(values: &[f64], percent: f64) -> Option<f64> {
 
 /// The smallest and the largest of `values`; none of no values.
 pub(super) fn extent(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
-    values
-        .into_iter()
-        .fold(None, |range: Option<(f64, f64)>, value| {
-            let (low, high) = range.unwrap_or((value, value));
-            Some((low.min(value), high.max(value)))
-        })
+    values.into_iter().fold(None, |range: Option<(f64, f64)>, value| {
+        let (low, high) = range.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    })
 }

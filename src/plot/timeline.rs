@@ -51,17 +51,13 @@ impl RunPoints {
         let pairs = |values: &[f64]| -> Vec<(f64, f64)> {
             let sent = run.sent_ms.iter().copied().map(drawable);
             let values = values.iter().copied().map(drawable);
-            sent.zip(values)
-                .filter_map(|(sent, value)| sent.zip(value))
-                .collect()
+            sent.zip(values).filter_map(|(sent, value)| sent.zip(value)).collect()
         };
         let mut first_tokens = pairs(&run.ttft_ms);
         first_tokens.sort_by(|a, b| a.0.total_cmp(&b.0));
         let ended = pairs(&run.end_ms);
         let lives = ended.into_iter().filter(|(sent, end)| end >= sent);
-        let mut changes: Vec<(f64, f64)> = lives
-            .flat_map(|(sent, end)| [(sent, 1.0), (end, -1.0)])
-            .collect();
+        let mut changes: Vec<(f64, f64)> = lives.flat_map(|(sent, end)| [(sent, 1.0), (end, -1.0)]).collect();
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut count = 0.0;
         let mut in_flight: Vec<(f64, f64)> = Vec::with_capacity(changes.len());
@@ -73,11 +69,7 @@ impl RunPoints {
                 _ => in_flight.push((time, count)),
             }
         }
-        Self {
-            requests: run.sent_ms.iter().filter(|sent| sent.is_finite()).count(),
-            first_tokens,
-            in_flight,
-        }
+        Self { requests: run.sent_ms.iter().filter(|sent| sent.is_finite()).count(), first_tokens, in_flight }
     }
 }
 
@@ -89,32 +81,19 @@ fn draw_panels(canvas: &mut Canvas, body: Area, runs: &[RunPoints]) {
     let upper_title = "Time to first token of each request";
     let lower_title = "Requests in flight";
     let lower_height = (body.height() * 0.40).round();
-    let upper = Area {
-        bottom: body.bottom - lower_height,
-        ..body
-    };
-    let lower = Area {
-        top: upper.bottom,
-        ..body
-    };
+    let upper = Area { bottom: body.bottom - lower_height, ..body };
+    let lower = Area { top: upper.bottom, ..body };
     let Some((first, last)) = extent(times) else {
         panel::draw_no_samples(canvas, upper, 14.0, upper_title);
         panel::draw_no_samples(canvas, lower, BOTTOM_AXIS_HEIGHT, lower_title);
         return;
     };
-    let (ms_per_unit, unit) = if last.abs().max(first.abs()) >= SECONDS_FROM_MS {
-        (1000.0, "s")
-    } else {
-        (1.0, "ms")
-    };
+    let (ms_per_unit, unit) = if last.abs().max(first.abs()) >= SECONDS_FROM_MS { (1000.0, "s") } else { (1.0, "ms") };
     let time_axis = time_axis(first / ms_per_unit, last / ms_per_unit);
     let time_title = format!("time since the start of the run ({unit})");
 
     let ttft_axis = ttft_axis(runs);
-    let most = extent(
-        runs.iter()
-            .flat_map(|run| run.in_flight.iter().map(|p| p.1)),
-    );
+    let most = extent(runs.iter().flat_map(|run| run.in_flight.iter().map(|p| p.1)));
     let flight_axis = most.map(|(_, most)| in_flight_axis(most));
     // Both plots keep the wider margin, so that the same moment lies at the same place.
     let left = [&ttft_axis, &flight_axis]
@@ -151,24 +130,13 @@ fn draw_panels(canvas: &mut Canvas, body: Area, runs: &[RunPoints]) {
 
 /// From zero if the run began near it, as it should.
 fn time_axis(first: f64, last: f64) -> Axis {
-    let low = if first > 0.0 && first > 0.5 * last {
-        first
-    } else {
-        first.min(0.0)
-    };
-    let span = if last > low {
-        last - low
-    } else {
-        last.abs().max(1.0)
-    };
+    let low = if first > 0.0 && first > 0.5 * last { first } else { first.min(0.0) };
+    let span = if last > low { last - low } else { last.abs().max(1.0) };
     Axis::linear(low, low + span * 1.01, 10)
 }
 
 fn ttft_axis(runs: &[RunPoints]) -> Option<Axis> {
-    let values = || {
-        runs.iter()
-            .flat_map(|run| run.first_tokens.iter().map(|p| p.1))
-    };
+    let values = || runs.iter().flat_map(|run| run.first_tokens.iter().map(|p| p.1));
     let (low, high) = extent(values())?;
     let positive_low = extent(values().filter(|value| *value > 0.0)).map_or(low, |range| range.0);
     Some(match Scale::for_extent(positive_low, high) {
@@ -236,9 +204,7 @@ fn in_flight_line(
         let x = plot.left + time_axis.place(time / ms_per_unit) * plot.width();
         let next = plot.bottom - count_axis.place(*count) * plot.height();
         for point in [(x, y), (x, next)] {
-            let near = |seen: &(f64, f64)| {
-                (seen.0 - point.0).abs() < 0.34 && (seen.1 - point.1).abs() < 0.34
-            };
+            let near = |seen: &(f64, f64)| (seen.0 - point.0).abs() < 0.34 && (seen.1 - point.1).abs() < 0.34;
             if !line.last().is_some_and(near) {
                 line.push(point);
             }
@@ -250,12 +216,5 @@ fn in_flight_line(
 
 fn draw_empty(canvas: &mut Canvas, plot: Area, time_axis: &Axis, time_title: &str) {
     panel::draw_bottom_axis(canvas, plot, time_axis, time_title, !time_title.is_empty());
-    canvas.text(
-        "no samples",
-        REMARK,
-        FAINT_TEXT,
-        plot.center(),
-        Align::Center,
-        Turn::Level,
-    );
+    canvas.text("no samples", REMARK, FAINT_TEXT, plot.center(), Align::Center, Turn::Level);
 }

@@ -88,10 +88,7 @@ pub enum RowProblem {
         capacity_tokens: u64,
     },
     /// The length of the hashes does not fit a prompt length.
-    #[error(
-        "{hashes} `hash_ids` of {block_tokens} tokens make a prompt longer than {} tokens",
-        u32::MAX
-    )]
+    #[error("{hashes} `hash_ids` of {block_tokens} tokens make a prompt longer than {} tokens", u32::MAX)]
     PromptTooLong {
         /// Number of hashes of the row.
         hashes: u64,

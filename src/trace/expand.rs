@@ -33,9 +33,7 @@ impl TokenExpander {
         if trace.block_tokens == 0 {
             return Err(TraceError::ZeroBlock);
         }
-        let too_many = || TraceError::TooManyBlocks {
-            file: trace.path_display.clone(),
-        };
+        let too_many = || TraceError::TooManyBlocks { file: trace.path_display.clone() };
         let mut token_of: FxHashMap<u64, u32> = FxHashMap::default();
         let mut next = first_token;
         let mut prompts = Vec::with_capacity(trace.rows.len());
@@ -60,10 +58,7 @@ impl TokenExpander {
             }
             prompts.push(PromptPlan::new(plan.segments));
         }
-        Ok(TokenExpander {
-            prompts,
-            end_token: next,
-        })
+        Ok(TokenExpander { prompts, end_token: next })
     }
 
     /// The prompt of the row at `row_index` in [`Trace::rows`]; `None` if there is no such row.
@@ -91,11 +86,7 @@ struct PromptBuilder {
 
 impl PromptBuilder {
     fn new(input_tokens: u32, block_tokens: u32) -> Self {
-        PromptBuilder {
-            segments: Vec::new(),
-            left_tokens: input_tokens,
-            block_tokens,
-        }
+        PromptBuilder { segments: Vec::new(), left_tokens: input_tokens, block_tokens }
     }
 
     /// Appends `blocks` blocks numbered from `first_token`, as far as the prompt reaches.
@@ -107,11 +98,7 @@ impl PromptBuilder {
         self.left_tokens -= tokens;
         match self.segments.last_mut() {
             Some(last) if last.end_token() == first_token => last.tokens += tokens,
-            _ => self.segments.push(Segment {
-                first_token,
-                tokens,
-                run_tokens: self.block_tokens,
-            }),
+            _ => self.segments.push(Segment { first_token, tokens, run_tokens: self.block_tokens }),
         }
     }
 }

@@ -292,11 +292,7 @@ struct RowWriter<'a> {
 
 impl<'a> RowWriter<'a> {
     fn new(jitter: Seed, options: &'a ConversationOptions) -> Self {
-        RowWriter {
-            options,
-            jitter,
-            hash_of: FxHashMap::default(),
-        }
+        RowWriter { options, jitter, hash_of: FxHashMap::default() }
     }
 
     fn row(&mut self, row: u64, turn: Turn) -> TraceRow {
@@ -343,9 +339,7 @@ impl<'a> RowWriter<'a> {
 /// Draws a whole number from a table of quantiles, between which the logarithm is straight.
 fn quantile(table: &[(f64, f64)], rng: &mut Rng) -> u32 {
     let wanted: f64 = rng.random();
-    let above = table
-        .partition_point(|(part, _)| *part <= wanted)
-        .clamp(1, table.len() - 1);
+    let above = table.partition_point(|(part, _)| *part <= wanted).clamp(1, table.len() - 1);
     let ((from, low), (to, high)) = (table[above - 1], table[above]);
     let along = ((wanted - from) / (to - from)).clamp(0.0, 1.0);
     (low * (high / low).powf(along)).round() as u32

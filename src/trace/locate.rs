@@ -8,10 +8,7 @@ use std::ops::Range;
 
 /// Byte range of the value of the `nth` (from 0) occurrence of the top-level key `name`.
 pub(super) fn value_of(line: &str, name: &str, nth: usize) -> Option<Range<usize>> {
-    let mut scan = Scan {
-        text: line.as_bytes(),
-        at: 0,
-    };
+    let mut scan = Scan { text: line.as_bytes(), at: 0 };
     scan.expect(b'{')?;
     let mut met = 0;
     loop {
@@ -30,10 +27,7 @@ pub(super) fn value_of(line: &str, name: &str, nth: usize) -> Option<Range<usize
 
 /// Byte range of the `nth` (from 0) element of the list that stands at `list` in the line.
 pub(super) fn element_of(line: &str, list: Range<usize>, nth: usize) -> Option<Range<usize>> {
-    let mut scan = Scan {
-        text: line.as_bytes().get(..list.end)?,
-        at: list.start,
-    };
+    let mut scan = Scan { text: line.as_bytes().get(..list.end)?, at: list.start };
     scan.expect(b'[')?;
     for _ in 0..nth {
         scan.value()?;

@@ -106,10 +106,7 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
 
     let run_tokens = options.block_tokens;
     let prefix_ids = u64::from(prefix_tokens.div_ceil(run_tokens));
-    let suffix_ids: u64 = draws
-        .iter()
-        .map(|draw| u64::from(draw.suffix_tokens.div_ceil(run_tokens)))
-        .sum();
+    let suffix_ids: u64 = draws.iter().map(|draw| u64::from(draw.suffix_tokens.div_ceil(run_tokens))).sum();
     let needed = u64::from(options.num_prefix_groups) * prefix_ids + suffix_ids;
     let first_token = first_token(seed, options, needed)?;
 
@@ -119,16 +116,8 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
     let requests = draws
         .into_iter()
         .map(|draw| {
-            let prefix = Segment {
-                first_token: group_token(draw.group),
-                tokens: prefix_tokens,
-                run_tokens,
-            };
-            let suffix = Segment {
-                first_token: next,
-                tokens: draw.suffix_tokens,
-                run_tokens,
-            };
+            let prefix = Segment { first_token: group_token(draw.group), tokens: prefix_tokens, run_tokens };
+            let suffix = Segment { first_token: next, tokens: draw.suffix_tokens, run_tokens };
             next = suffix.end_token();
             PrefixRequest {
                 group: draw.group,
@@ -139,11 +128,7 @@ pub fn prefix_ratio(seed: Seed, options: &PrefixRatioOptions) -> Result<PrefixWo
             }
         })
         .collect();
-    Ok(PrefixWorkload {
-        requests,
-        first_token,
-        vocab_tokens_needed: next,
-    })
+    Ok(PrefixWorkload { requests, first_token, vocab_tokens_needed: next })
 }
 
 struct Draw {
@@ -162,20 +147,12 @@ fn check(options: &PrefixRatioOptions) -> Result<(), WorkloadError> {
     ];
     for (option, value) in at_least_1 {
         if value == 0 {
-            return Err(WorkloadError::Option {
-                option,
-                found: "0".to_owned(),
-                expected: "at least 1",
-            });
+            return Err(WorkloadError::Option { option, found: "0".to_owned(), expected: "at least 1" });
         }
     }
     if !(0.0..=1.0).contains(&options.prefix_ratio) {
         let found = options.prefix_ratio.to_string();
-        return Err(WorkloadError::Option {
-            option: "prefix_ratio",
-            found,
-            expected: "a number from 0 to 1",
-        });
+        return Err(WorkloadError::Option { option: "prefix_ratio", found, expected: "a number from 0 to 1" });
     }
     if options.requests > u64::from(u32::MAX) {
         // Each request needs an id for its suffix.
@@ -187,9 +164,7 @@ fn check(options: &PrefixRatioOptions) -> Result<(), WorkloadError> {
 /// Where the ids of the workload start, such that all `needed` of them fit.
 fn first_token(seed: Seed, options: &PrefixRatioOptions, needed: u64) -> Result<u32, WorkloadError> {
     let free = u64::from(DEFAULT_VOCAB_TOKENS).saturating_sub(needed);
-    let first = options
-        .first_token
-        .map_or_else(|| seed.split("first token").0 % (free + 1), u64::from);
+    let first = options.first_token.map_or_else(|| seed.split("first token").0 % (free + 1), u64::from);
     if first + needed > u64::from(u32::MAX) {
         return Err(WorkloadError::TooManyTokens);
     }
@@ -203,9 +178,6 @@ fn length_tokens(rng: &mut Rng, mean_tokens: u32) -> u32 {
     let Ok(normal) = Normal::new(mean, deviation) else {
         return mean_tokens.max(1);
     };
-    let drawn = (0..MAX_REDRAWS)
-        .map(|_| normal.sample(rng))
-        .find(|length| *length >= 0.0)
-        .unwrap_or(mean);
+    let drawn = (0..MAX_REDRAWS).map(|_| normal.sample(rng)).find(|length| *length >= 0.0).unwrap_or(mean);
     (drawn.ceil() as u32).max(1)
 }

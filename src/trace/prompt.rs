@@ -56,10 +56,7 @@ impl PromptPlan {
                 kept.push(segment);
             }
         }
-        PromptPlan {
-            segments: kept.into(),
-            tokens,
-        }
+        PromptPlan { segments: kept.into(), tokens }
     }
 
     /// The segments, in the order of the prompt.

@@ -45,11 +45,7 @@ pub struct ReadOptions {
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        ReadOptions {
-            block_tokens: DEFAULT_BLOCK_TOKENS,
-            limit_rows: None,
-            on_bad_row: OnBadRow::Fail,
-        }
+        ReadOptions { block_tokens: DEFAULT_BLOCK_TOKENS, limit_rows: None, on_bad_row: OnBadRow::Fail }
     }
 }
 
@@ -71,13 +67,7 @@ pub struct Trace {
 impl Trace {
     /// A trace of rows that were not read from a file; `name` stands for the file in messages.
     pub fn from_rows(name: impl Into<String>, block_tokens: u32, rows: Vec<TraceRow>) -> Self {
-        Trace {
-            path_display: name.into(),
-            block_tokens,
-            rows,
-            skipped_rows: 0,
-            first_skipped: None,
-        }
+        Trace { path_display: name.into(), block_tokens, rows, skipped_rows: 0, first_skipped: None }
     }
 }
 
@@ -103,10 +93,7 @@ pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Trace, TraceError>
             (None, _) => "the file is empty or has only blank lines".to_owned(),
             (Some(first), _) => format!("all of its {} rows are bad, the first at {first}", trace.skipped_rows),
         };
-        return Err(TraceError::NoRequests {
-            file: trace.path_display,
-            reason,
-        });
+        return Err(TraceError::NoRequests { file: trace.path_display, reason });
     }
     Ok(trace)
 }
@@ -132,23 +119,17 @@ impl TraceReader {
             return Err(TraceError::ZeroBlock);
         }
         let file = path.display().to_string();
-        let fails = |cause| TraceError::Open {
-            file: file.clone(),
-            cause,
-        };
+        let fails = |cause| TraceError::Open { file: file.clone(), cause };
         let mut opened = File::open(path).map_err(fails)?;
         if opened.metadata().map_err(fails)?.is_dir() {
             return Err(TraceError::Directory { file });
         }
         let mut magic = Vec::with_capacity(GZIP_MAGIC.len());
-        (&mut opened)
-            .take(GZIP_MAGIC.len() as u64)
-            .read_to_end(&mut magic)
-            .map_err(|cause| TraceError::Read {
-                file: file.clone(),
-                line: 0,
-                cause,
-            })?;
+        (&mut opened).take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(|cause| TraceError::Read {
+            file: file.clone(),
+            line: 0,
+            cause,
+        })?;
         let gzip = magic == GZIP_MAGIC;
         let bytes = BufReader::with_capacity(READ_BUFFER_BYTES, Cursor::new(magic).chain(opened));
         let input: Box<dyn BufRead + Send> = if gzip {
@@ -156,16 +137,7 @@ impl TraceReader {
         } else {
             Box::new(bytes)
         };
-        Ok(TraceReader {
-            input,
-            file,
-            gzip,
-            block_tokens,
-            buffer: Vec::new(),
-            lines: 0,
-            rows: 0,
-            ended: false,
-        })
+        Ok(TraceReader { input, file, gzip, block_tokens, buffer: Vec::new(), lines: 0, rows: 0, ended: false })
     }
 
     /// Lines read so far, blank and bad ones included.
@@ -207,10 +179,8 @@ impl TraceReader {
     }
 
     fn parse_line(&self, row: u64) -> Result<TraceRow, RowFault> {
-        let text = str::from_utf8(&self.buffer).map_err(|error| RowFault {
-            column: error.valid_up_to() as u64 + 1,
-            problem: RowProblem::NotUtf8,
-        })?;
+        let text = str::from_utf8(&self.buffer)
+            .map_err(|error| RowFault { column: error.valid_up_to() as u64 + 1, problem: RowProblem::NotUtf8 })?;
         parse_row(text, row, self.lines, self.block_tokens)
     }
 
@@ -230,22 +200,13 @@ impl TraceReader {
                 if let Err(cause) = self.skip_rest_of_line() {
                     return Some(Err(self.read_error(cause)));
                 }
-                let problem = RowProblem::TooLong {
-                    limit_bytes: MAX_LINE_BYTES,
-                };
-                Err(RowFault {
-                    column: MAX_LINE_BYTES + 1,
-                    problem,
-                })
+                let problem = RowProblem::TooLong { limit_bytes: MAX_LINE_BYTES };
+                Err(RowFault { column: MAX_LINE_BYTES + 1, problem })
             } else {
                 self.parse_line(row)
             };
             return Some(parsed.map_err(|RowFault { column, problem }| TraceError::Row {
-                place: Place {
-                    file: self.file.clone(),
-                    line: self.lines,
-                    column,
-                },
+                place: Place { file: self.file.clone(), line: self.lines, column },
                 problem,
             }));
         }

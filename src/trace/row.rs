@@ -65,14 +65,8 @@ pub(super) fn parse_row(text: &str, row: u64, line: u64, block_tokens: u32) -> R
         None => return Err(fields.fault_at_start(RowProblem::Missing { field: "output_length" })),
     };
     let output_token_ids = fields.list("output_token_ids", u32::MAX.into())?;
-    if let Some(ids) = output_token_ids
-        .as_ref()
-        .filter(|ids| ids.len() as u64 != u64::from(output_tokens))
-    {
-        let problem = RowProblem::OutputIds {
-            found: ids.len() as u64,
-            expected: output_tokens,
-        };
+    if let Some(ids) = output_token_ids.as_ref().filter(|ids| ids.len() as u64 != u64::from(output_tokens)) {
+        let problem = RowProblem::OutputIds { found: ids.len() as u64, expected: output_tokens };
         return Err(fields.fault("output_token_ids", problem));
     }
     Ok(TraceRow {
@@ -86,29 +80,20 @@ pub(super) fn parse_row(text: &str, row: u64, line: u64, block_tokens: u32) -> R
         output_tokens,
         hash_ids: hash_ids.unwrap_or_default(),
         priority: fields.signed("priority")?,
-        strict_priority: fields
-            .whole("strict_priority", 0, u32::MAX.into())?
-            .map(|value| value as u32),
+        strict_priority: fields.whole("strict_priority", 0, u32::MAX.into())?.map(|value| value as u32),
         output_token_ids: output_token_ids.map(|ids| ids.into_iter().map(|id| id as u32).collect()),
     })
 }
 
 fn input_tokens(fields: &Fields<'_>, hash_ids: Option<&[u64]>, block_tokens: u32) -> Result<u32, RowFault> {
-    let given = fields
-        .whole("input_length", 1, u32::MAX.into())?
-        .map(|tokens| tokens as u32);
+    let given = fields.whole("input_length", 1, u32::MAX.into())?.map(|tokens| tokens as u32);
     let Some(hashes) = hash_ids.map(|ids| ids.len() as u64) else {
         return given.ok_or_else(|| fields.fault_at_start(RowProblem::NoPromptLength));
     };
     let capacity_tokens = hashes.saturating_mul(block_tokens.into());
     match given {
         Some(input_tokens) if u64::from(input_tokens) > capacity_tokens => {
-            let problem = RowProblem::Capacity {
-                input_tokens,
-                hashes,
-                block_tokens,
-                capacity_tokens,
-            };
+            let problem = RowProblem::Capacity { input_tokens, hashes, block_tokens, capacity_tokens };
             Err(fields.fault("input_length", problem))
         }
         Some(input_tokens) => Ok(input_tokens),
@@ -159,22 +144,13 @@ impl<'a> Fields<'a> {
             };
             let nth = usize::from(first.name == second.name);
             let column = column_of(locate::value_of(text, second.name, nth));
-            return Err(RowFault {
-                column,
-                problem: RowProblem::Twice {
-                    first: first.name,
-                    second: second.name,
-                },
-            });
+            return Err(RowFault { column, problem: RowProblem::Twice { first: first.name, second: second.name } });
         }
         Ok(fields)
     }
 
     fn get(&self, field: &str) -> Option<&Given> {
-        self.given
-            .iter()
-            .find(|given| given.field == field)
-            .filter(|given| !given.value.is_null())
+        self.given.iter().find(|given| given.field == field).filter(|given| !given.value.is_null())
     }
 
     fn whole(&self, field: &'static str, min: u64, max: u64) -> Result<Option<u64>, RowFault> {
@@ -241,30 +217,17 @@ impl<'a> Fields<'a> {
             Some(text) => shortened(text),
             None => shortened(&given.value.to_string()),
         };
-        RowFault {
-            column: column_of(place),
-            problem: RowProblem::Value {
-                field: given.name,
-                found,
-                expected,
-            },
-        }
+        RowFault { column: column_of(place), problem: RowProblem::Value { field: given.name, found, expected } }
     }
 
     fn fault(&self, field: &'static str, problem: RowProblem) -> RowFault {
         let name = self.get(field).map_or(field, |given| given.name);
-        RowFault {
-            column: column_of(locate::value_of(self.text, name, 0)),
-            problem,
-        }
+        RowFault { column: column_of(locate::value_of(self.text, name, 0)), problem }
     }
 
     /// A fault of the row as a whole: it stands at the row's opening brace.
     fn fault_at_start(&self, problem: RowProblem) -> RowFault {
-        RowFault {
-            column: self.text.find('{').map_or(1, |at| at as u64 + 1),
-            problem,
-        }
+        RowFault { column: self.text.find('{').map_or(1, |at| at as u64 + 1), problem }
     }
 }
 
@@ -283,10 +246,7 @@ fn json_fault(error: &serde_json::Error) -> RowFault {
     let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let reason = message.strip_suffix(&place).unwrap_or(&message).to_owned();
-    RowFault {
-        column: error.column().max(1) as u64,
-        problem: RowProblem::Json { reason },
-    }
+    RowFault { column: error.column().max(1) as u64, problem: RowProblem::Json { reason } }
 }
 
 /// The known fields of an object in their order, repetitions included.
@@ -311,11 +271,7 @@ impl<'de> Visitor<'de> for KnownVisitor {
         let mut given = Vec::with_capacity(NAMES.len());
         while let Some(Key(key)) = map.next_key()? {
             match key {
-                Some((name, field)) => given.push(Given {
-                    field,
-                    name,
-                    value: map.next_value()?,
-                }),
+                Some((name, field)) => given.push(Given { field, name, value: map.next_value()? }),
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }

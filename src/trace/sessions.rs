@@ -57,10 +57,7 @@ pub fn plan_sessions(trace: &Trace, need_timestamps: bool) -> Result<Vec<Session
                 sessions.push(SessionPlan {
                     session_id: row.session_id.clone(),
                     start_ms: row.timestamp_ms,
-                    turns: vec![TurnPlan {
-                        row_index,
-                        delay_ms: 0.0,
-                    }],
+                    turns: vec![TurnPlan { row_index, delay_ms: 0.0 }],
                 });
             }
         }
@@ -82,9 +79,7 @@ fn check_first_turn(row: &TraceRow, need_timestamps: bool) -> Result<(), Session
 fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionProblem> {
     if let Some(delay_ms) = row.delay_ms {
         if !delay_ms.is_finite() || delay_ms < 0.0 {
-            return Err(SessionProblem::BadDelay {
-                delay_ms: delay_ms.to_string(),
-            });
+            return Err(SessionProblem::BadDelay { delay_ms: delay_ms.to_string() });
         }
         return Ok(delay_ms);
     }
@@ -92,9 +87,7 @@ fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionP
         return Ok(0.0);
     };
     let Some(previous_ms) = previous.timestamp_ms else {
-        return Err(SessionProblem::NoPreviousTimestamp {
-            previous_line: previous.line,
-        });
+        return Err(SessionProblem::NoPreviousTimestamp { previous_line: previous.line });
     };
     if timestamp_ms < previous_ms {
         return Err(SessionProblem::TimeGoesBack {
@@ -107,11 +100,7 @@ fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionP
 }
 
 fn count_from_first_start(sessions: &mut [SessionPlan]) {
-    let Some(first_ms) = sessions
-        .iter()
-        .filter_map(|session| session.start_ms)
-        .min_by(f64::total_cmp)
-    else {
+    let Some(first_ms) = sessions.iter().filter_map(|session| session.start_ms).min_by(f64::total_cmp) else {
         return;
     };
     for start_ms in sessions.iter_mut().filter_map(|session| session.start_ms.as_mut()) {

@@ -15,12 +15,7 @@ use super::row::{RowFault, TraceRow, parse_row};
 
 /// A row of lengths and hashes, the rest empty.
 fn row(input_tokens: u32, hash_ids: &[u64]) -> TraceRow {
-    TraceRow {
-        input_tokens,
-        output_tokens: 1,
-        hash_ids: hash_ids.to_vec(),
-        ..TraceRow::default()
-    }
+    TraceRow { input_tokens, output_tokens: 1, hash_ids: hash_ids.to_vec(), ..TraceRow::default() }
 }
 
 /// Parses one line with blocks of 4 tokens.
@@ -38,9 +33,6 @@ fn real_trace(name: &str) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }
-    eprintln!(
-        "skipped: there is no {name} in {} (set MOCKFLEET_TRACES)",
-        folder.display()
-    );
+    eprintln!("skipped: there is no {name} in {} (set MOCKFLEET_TRACES)", folder.display());
     None
 }

@@ -18,10 +18,7 @@ const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
 
 /// Writes rows as a Mooncake trace, replacing the file if there is one. The same rows give the same bytes.
 pub fn write_rows(path: &Path, rows: &[TraceRow]) -> Result<(), TraceError> {
-    let fails = |cause| TraceError::Write {
-        file: path.display().to_string(),
-        cause,
-    };
+    let fails = |cause| TraceError::Write { file: path.display().to_string(), cause };
     let temporary = temporary_beside(path).map_err(fails)?;
     let written = write_file(&temporary, path, rows).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
@@ -32,9 +29,7 @@ pub fn write_rows(path: &Path, rows: &[TraceRow]) -> Result<(), TraceError> {
 }
 
 fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     Ok(path.with_file_name(temporary))
@@ -42,10 +37,7 @@ fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
 
 fn write_file(temporary: &Path, path: &Path, rows: &[TraceRow]) -> io::Result<()> {
     let file = BufWriter::new(File::create(temporary)?);
-    let file = if path
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
-    {
+    let file = if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
         let mut packed = GzEncoder::new(file, Compression::default());
         write_lines(&mut packed, rows)?;
         packed.finish()?
@@ -115,10 +107,6 @@ enum Number {
 
 impl From<f64> for Number {
     fn from(ms: f64) -> Self {
-        if ms.fract() == 0.0 && ms.abs() < EXACT_BELOW {
-            Number::Whole(ms as i64)
-        } else {
-            Number::Real(ms)
-        }
+        if ms.fract() == 0.0 && ms.abs() < EXACT_BELOW { Number::Whole(ms as i64) } else { Number::Real(ms) }
     }
 }

@@ -29,10 +29,7 @@ fn rows_without_hashes_share_nothing() {
 
 #[test]
 fn consecutive_blocks_are_one_segment() {
-    let made = expander(
-        512,
-        vec![row(5000, &(0..10).collect::<Vec<_>>()), row(1500, &[0, 10, 11])],
-    );
+    let made = expander(512, vec![row(5000, &(0..10).collect::<Vec<_>>()), row(1500, &[0, 10, 11])]);
     assert_eq!(made.prompt(0).unwrap().segments().len(), 1);
     assert_eq!(made.prompt(1).unwrap().segments().len(), 2);
 }
@@ -43,15 +40,9 @@ fn numbers_can_start_elsewhere_and_must_fit() {
     let made = TokenExpander::starting_at(&trace, 100).unwrap();
     assert_eq!(made.prompt_tokens(0), [100, 100, 100, 100, 101, 101, 101, 101]);
     assert_eq!(made.vocab_tokens_needed(), 102);
-    assert!(matches!(
-        TokenExpander::starting_at(&trace, u32::MAX - 1),
-        Err(TraceError::TooManyBlocks { .. })
-    ));
+    assert!(matches!(TokenExpander::starting_at(&trace, u32::MAX - 1), Err(TraceError::TooManyBlocks { .. })));
     let unshared = Trace::from_rows("t.jsonl", 1, vec![row(u32::MAX, &[]), row(1, &[])]);
-    assert!(matches!(
-        TokenExpander::new(&unshared),
-        Err(TraceError::TooManyBlocks { .. })
-    ));
+    assert!(matches!(TokenExpander::new(&unshared), Err(TraceError::TooManyBlocks { .. })));
     let zero = Trace::from_rows("t.jsonl", 0, vec![]);
     assert!(matches!(TokenExpander::new(&zero), Err(TraceError::ZeroBlock)));
 }

@@ -69,10 +69,7 @@ fn a_bad_row_is_named_by_file_line_and_column() {
 
 #[test]
 fn bad_rows_are_skipped_and_counted_on_request() {
-    let options = ReadOptions {
-        on_bad_row: OnBadRow::Skip,
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions { on_bad_row: OnBadRow::Skip, ..ReadOptions::default() };
     let mut bytes = format!("{BAD}\n{GOOD}\nnot json\n").into_bytes();
     bytes.extend(b"\xff\xfe\n");
     bytes.extend(format!("{GOOD}\n").as_bytes());
@@ -89,21 +86,14 @@ fn bad_rows_are_skipped_and_counted_on_request() {
 
 #[test]
 fn the_limit_counts_good_rows() {
-    let options = ReadOptions {
-        on_bad_row: OnBadRow::Skip,
-        limit_rows: Some(2),
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions { on_bad_row: OnBadRow::Skip, limit_rows: Some(2), ..ReadOptions::default() };
     let trace = read_bytes(format!("{GOOD}\n{BAD}\n{GOOD}\n{BAD}\n{GOOD}\n").as_bytes(), &options).unwrap();
     assert_eq!((trace.rows.len(), trace.skipped_rows), (2, 1));
 }
 
 #[test]
 fn a_trace_without_requests_is_an_error() {
-    let skip = ReadOptions {
-        on_bad_row: OnBadRow::Skip,
-        ..ReadOptions::default()
-    };
+    let skip = ReadOptions { on_bad_row: OnBadRow::Skip, ..ReadOptions::default() };
     let blank = "trace.jsonl: no requests: the file is empty or has only blank lines";
     assert_eq!(read_text("").unwrap_err(), blank);
     assert_eq!(read_text("\n\r\n").unwrap_err(), blank);
@@ -112,14 +102,8 @@ fn a_trace_without_requests_is_an_error() {
         read_bytes(b"x\ny\n", &skip).unwrap_err().split(", the first").next(),
         Some("trace.jsonl: no requests: all of its 2 rows are bad")
     );
-    let none = ReadOptions {
-        limit_rows: Some(0),
-        ..skip
-    };
-    assert_eq!(
-        read_bytes(GOOD.as_bytes(), &none).unwrap_err(),
-        "trace.jsonl: no requests: the limit is 0 rows"
-    );
+    let none = ReadOptions { limit_rows: Some(0), ..skip };
+    assert_eq!(read_bytes(GOOD.as_bytes(), &none).unwrap_err(), "trace.jsonl: no requests: the limit is 0 rows");
 }
 
 #[test]
@@ -131,38 +115,25 @@ fn files_that_cannot_be_read_are_named() {
     };
     assert!(fails("missing.jsonl").starts_with("missing.jsonl: cannot be opened: "));
     fs::create_dir(folder.path().join("folder")).unwrap();
-    assert_eq!(
-        fails("folder"),
-        "folder: is a directory, expected a trace file (JSONL, plain or gzip)"
-    );
+    assert_eq!(fails("folder"), "folder: is a directory, expected a trace file (JSONL, plain or gzip)");
 }
 
 #[test]
 fn damaged_gzip_fails_even_when_bad_rows_are_skipped() {
-    let skip = ReadOptions {
-        on_bad_row: OnBadRow::Skip,
-        ..ReadOptions::default()
-    };
-    let text: String = (0..2000)
-        .map(|n| format!("{{\"input_length\": {}, \"output_length\": {n}}}\n", n * 7 % 1000 + 1))
-        .collect();
+    let skip = ReadOptions { on_bad_row: OnBadRow::Skip, ..ReadOptions::default() };
+    let text: String =
+        (0..2000).map(|n| format!("{{\"input_length\": {}, \"output_length\": {n}}}\n", n * 7 % 1000 + 1)).collect();
     let whole = packed(text.as_bytes());
     assert_eq!(read_bytes(&whole, &skip).unwrap().rows.len(), 2000);
     for cut in [2, 5, 9, 11, whole.len() / 2, whole.len() - 9, whole.len() - 1] {
         let error = read_bytes(&whole[..cut], &skip).unwrap_err();
-        assert!(
-            error.starts_with("trace.jsonl: the gzip data ends early, after line "),
-            "cut at {cut}: {error}"
-        );
+        assert!(error.starts_with("trace.jsonl: the gzip data ends early, after line "), "cut at {cut}: {error}");
     }
     let mut flipped = whole.clone();
     let last = flipped.len() - 6;
     flipped[last] ^= 1;
     let error = read_bytes(&flipped, &skip).unwrap_err();
-    assert!(
-        error.starts_with("trace.jsonl: the gzip data is damaged after line 2000: "),
-        "{error}"
-    );
+    assert!(error.starts_with("trace.jsonl: the gzip data is damaged after line 2000: "), "{error}");
 }
 
 #[test]
@@ -185,14 +156,6 @@ fn the_reader_goes_on_after_a_bad_row_and_ends_after_a_broken_file() {
 
 #[test]
 fn one_byte_files_are_text() {
-    assert!(
-        read_text("{")
-            .unwrap_err()
-            .starts_with("trace.jsonl:1:1: the line is not a JSON object")
-    );
-    assert!(
-        read_bytes(b"\x1f", &ReadOptions::default())
-            .unwrap_err()
-            .starts_with("trace.jsonl:1:1: ")
-    );
+    assert!(read_text("{").unwrap_err().starts_with("trace.jsonl:1:1: the line is not a JSON object"));
+    assert!(read_bytes(b"\x1f", &ReadOptions::default()).unwrap_err().starts_with("trace.jsonl:1:1: "));
 }

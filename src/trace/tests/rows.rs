@@ -80,11 +80,7 @@ fn faults_name_the_value_and_its_column() {
             "`input_length` is \"9\", expected a whole number of at least 1",
         ),
         (r#"{"input_length": 9}"#, 1, "`output_length` is missing"),
-        (
-            r#"  {"output_length": 9}"#,
-            3,
-            "`input_length` is missing and there are no `hash_ids` to derive it from",
-        ),
+        (r#"  {"output_length": 9}"#, 3, "`input_length` is missing and there are no `hash_ids` to derive it from"),
         (
             r#"{"output_length": 9, "hash_ids": []}"#,
             34,
@@ -150,21 +146,9 @@ fn faults_name_the_value_and_its_column() {
             55,
             "`session_id` is [], expected a string or a number",
         ),
-        (
-            r#"[1, 2]"#,
-            1,
-            "the line is not a JSON object: invalid type: sequence, expected an object",
-        ),
-        (
-            r#"{"input_length": 8"#,
-            18,
-            "the line is not a JSON object: EOF while parsing an object",
-        ),
-        (
-            r#"{"input_length": 8} {}"#,
-            21,
-            "the line is not a JSON object: trailing characters",
-        ),
+        (r#"[1, 2]"#, 1, "the line is not a JSON object: invalid type: sequence, expected an object"),
+        (r#"{"input_length": 8"#, 18, "the line is not a JSON object: EOF while parsing an object"),
+        (r#"{"input_length": 8} {}"#, 21, "the line is not a JSON object: trailing characters"),
     ];
     for (text, column, message) in table {
         assert_eq!(fault(text), (column, message.to_owned()), "{text}");

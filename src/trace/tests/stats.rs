@@ -3,32 +3,16 @@ use super::row;
 
 #[test]
 fn only_prefixes_are_reused_and_only_as_far_as_the_prompt() {
-    let mut rows = vec![
-        row(8, &[1, 2]),
-        row(7, &[1, 2]),
-        row(12, &[1, 3, 2]),
-        row(5, &[]),
-        row(4, &[9]),
-    ];
+    let mut rows = vec![row(8, &[1, 2]), row(7, &[1, 2]), row(12, &[1, 3, 2]), row(5, &[]), row(4, &[9])];
     for (row, timestamp_ms) in rows.iter_mut().zip([10.0, 5.0, 10.0, 25.0]) {
         row.timestamp_ms = Some(timestamp_ms);
     }
     let stats = TraceStats::of(&rows, 4);
     assert_eq!((stats.rows, stats.total_blocks, stats.distinct_blocks), (5, 8, 4));
     assert_eq!((stats.reused_blocks, stats.reused_tokens), (3, 11));
-    assert_eq!(
-        (stats.input.sum_tokens, stats.input.min_tokens, stats.input.max_tokens),
-        (36, 4, 12)
-    );
+    assert_eq!((stats.input.sum_tokens, stats.input.min_tokens, stats.input.max_tokens), (36, 4, 12));
     assert_eq!(stats.input.mean_tokens, 7.2);
-    assert_eq!(
-        (
-            stats.duration_ms,
-            stats.distinct_timestamps,
-            stats.rows_without_timestamp
-        ),
-        (20.0, 3, 1)
-    );
+    assert_eq!((stats.duration_ms, stats.distinct_timestamps, stats.rows_without_timestamp), (20.0, 3, 1));
     assert_eq!(stats.infinite_cache_reused_block_ratio(), 0.375);
 }
 
@@ -70,19 +54,7 @@ const PUBLISHED: [Published; 3] = [
         3_536_999.0,
         1_180,
     ),
-    (
-        "toolagent_head1000.jsonl",
-        1_000,
-        9_798.42,
-        199.08,
-        121_298,
-        19_702,
-        12_223,
-        37.96,
-        39.05,
-        174_000.0,
-        59,
-    ),
+    ("toolagent_head1000.jsonl", 1_000, 9_798.42, 199.08, 121_298, 19_702, 12_223, 37.96, 39.05, 174_000.0, 59),
 ];
 
 #[test]
@@ -92,35 +64,11 @@ fn real_traces_have_their_published_figures() {
         let trace = read_all(&path, &ReadOptions::default()).unwrap();
         let stats = TraceStats::of(&trace.rows, trace.block_tokens);
         let round = |value: f64| (value * 100.0).round() / 100.0;
-        assert_eq!(
-            (stats.rows, stats.total_blocks, stats.distinct_blocks),
-            (rows, blocks, distinct),
-            "{name}"
-        );
-        assert_eq!(
-            (round(stats.input.mean_tokens), round(stats.output.mean_tokens)),
-            (isl, osl),
-            "{name}"
-        );
-        assert_eq!(
-            (stats.input.max_tokens, stats.distinct_timestamps),
-            (max_isl, timestamps),
-            "{name}"
-        );
-        assert_eq!(
-            round(stats.infinite_cache_reused_block_ratio() * 100.0),
-            block_hit,
-            "{name}"
-        );
-        assert_eq!(
-            round(stats.infinite_cache_reused_token_ratio() * 100.0),
-            token_hit,
-            "{name}"
-        );
-        assert!(
-            (stats.duration_ms - last_ms).abs() < 1000.0,
-            "{name}: {}",
-            stats.duration_ms
-        );
+        assert_eq!((stats.rows, stats.total_blocks, stats.distinct_blocks), (rows, blocks, distinct), "{name}");
+        assert_eq!((round(stats.input.mean_tokens), round(stats.output.mean_tokens)), (isl, osl), "{name}");
+        assert_eq!((stats.input.max_tokens, stats.distinct_timestamps), (max_isl, timestamps), "{name}");
+        assert_eq!(round(stats.infinite_cache_reused_block_ratio() * 100.0), block_hit, "{name}");
+        assert_eq!(round(stats.infinite_cache_reused_token_ratio() * 100.0), token_hit, "{name}");
+        assert!((stats.duration_ms - last_ms).abs() < 1000.0, "{name}: {}", stats.duration_ms);
     }
 }

@@ -32,11 +32,7 @@ fn rows_are_written_under_the_public_names() {
 #[test]
 fn what_is_written_is_read_back_plain_and_packed() {
     let folder = TempDir::new().unwrap();
-    let options = ConversationOptions {
-        tick_ms: 0,
-        name_sessions: true,
-        ..ConversationOptions::default()
-    };
+    let options = ConversationOptions { tick_ms: 0, name_sessions: true, ..ConversationOptions::default() };
     let rows = conversation_like(Seed(4), 300, &options);
     for name in ["t.jsonl", "t.jsonl.gz", "t.GZ"] {
         let path = folder.path().join(name);
@@ -46,17 +42,9 @@ fn what_is_written_is_read_back_plain_and_packed() {
         assert_eq!(packed, name != "t.jsonl", "{name}");
         let first = fs::read(&path).unwrap();
         write_rows(&path, &rows).unwrap();
-        assert_eq!(
-            fs::read(&path).unwrap(),
-            first,
-            "{name}: the same rows give the same bytes"
-        );
+        assert_eq!(fs::read(&path).unwrap(), first, "{name}: the same rows give the same bytes");
     }
-    assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
-        3,
-        "no temporary file is left"
-    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "no temporary file is left");
 }
 
 #[test]
@@ -68,9 +56,5 @@ fn a_file_that_cannot_be_written_is_named_and_leaves_nothing() {
     let taken = folder.path().join("taken");
     fs::create_dir(&taken).unwrap();
     assert!(write_rows(&taken, &[row(1, &[0])]).is_err());
-    assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
-        1,
-        "no temporary file is left"
-    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }

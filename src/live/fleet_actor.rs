@@ -1,0 +1,244 @@
+//! The fleet behind a pacer: commands in, every output handed to whoever waits for it.
+//!
+//! Tokens go to the request's own channel, cache events to the worker's log, gauges to a snapshot that servers read.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::engine::{
+    ConfigError, EngineConfig, EngineInput, EngineOutput, EngineRequest, EngineStats, Fleet, FleetInput, FleetOutput,
+    RejectReason,
+};
+use crate::ids::{RequestId, WorkerId};
+use crate::live::kv_log::KvLog;
+use crate::live::mocker::metrics::WorkerMetrics;
+use crate::live::pacer::Paced;
+use crate::time::SimTime;
+
+/// What the fleet is told.
+#[derive(Debug)]
+pub enum FleetCommand {
+    /// A request for a worker.
+    Submit {
+        /// Which worker.
+        worker: WorkerId,
+        /// The request.
+        request: EngineRequest,
+        /// Where its tokens go.
+        reply: mpsc::UnboundedSender<Reply>,
+    },
+    /// The client of a request is gone, or somebody asked to abort it.
+    Cancel {
+        /// Which worker.
+        worker: WorkerId,
+        /// Which request.
+        id: RequestId,
+    },
+    /// Abort all requests of all workers, telling their clients.
+    AbortAll,
+    /// Empty a worker's cache.
+    Flush {
+        /// Which worker.
+        worker: WorkerId,
+        /// Hears whether it was possible.
+        reply: oneshot::Sender<bool>,
+    },
+}
+
+/// What a request's channel carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The next output token.
+    Token {
+        /// The token.
+        token_id: u32,
+        /// When it was made.
+        at: SimTime,
+        /// Prompt tokens that came from the cache.
+        reused_tokens: u32,
+        /// True for the last one.
+        finished: bool,
+    },
+    /// A request without output is done.
+    Finished {
+        /// Prompt tokens that came from the cache.
+        reused_tokens: u32,
+    },
+    /// It can never run.
+    Rejected(RejectReason),
+    /// It was aborted.
+    Aborted,
+}
+
+/// What servers may read of a worker at any time.
+#[derive(Debug, Default)]
+pub struct WorkerShared {
+    /// Its cache events.
+    pub kv_log: KvLog,
+    /// Its latency histograms.
+    pub metrics: WorkerMetrics,
+    stats: Mutex<EngineStats>,
+}
+
+impl WorkerShared {
+    /// The worker's gauges and counters, as of its last change.
+    pub fn stats(&self) -> EngineStats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, stats: EngineStats) {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+}
+
+#[derive(Debug)]
+struct LiveRequest {
+    reply: mpsc::UnboundedSender<Reply>,
+    arrived: SimTime,
+    last_token: Option<SimTime>,
+}
+
+/// The fleet and those who listen to it.
+pub struct FleetActor {
+    fleet: Fleet,
+    workers: Vec<Arc<WorkerShared>>,
+    requests: FxHashMap<(WorkerId, RequestId), LiveRequest>,
+    flushes: Vec<Option<oneshot::Sender<bool>>>,
+    speedup_ratio: f64,
+    out: Vec<FleetOutput>,
+}
+
+impl FleetActor {
+    /// A fleet of one engine for each configuration.
+    pub fn new(configs: &[EngineConfig], speedup_ratio: f64) -> Result<Self, ConfigError> {
+        let fleet = Fleet::new(configs)?;
+        let workers: Vec<Arc<WorkerShared>> = configs.iter().map(|_| Arc::default()).collect();
+        let actor = FleetActor {
+            flushes: configs.iter().map(|_| None).collect(),
+            fleet,
+            workers,
+            requests: FxHashMap::default(),
+            speedup_ratio,
+            out: Vec::new(),
+        };
+        for index in 0..configs.len() {
+            actor.publish(WorkerId(index as u32));
+        }
+        Ok(actor)
+    }
+
+    /// What servers may read, by worker.
+    pub fn shared(&self) -> Vec<Arc<WorkerShared>> {
+        self.workers.clone()
+    }
+
+    fn publish(&self, worker: WorkerId) {
+        if let (Some(shared), Some(stats)) = (self.workers.get(worker.0 as usize), self.fleet.stats(worker)) {
+            shared.publish(stats);
+        }
+    }
+
+    fn cancel(&mut self, now: SimTime, worker: WorkerId, id: RequestId) {
+        self.fleet.handle(now, FleetInput { worker, input: EngineInput::Cancel(id) }, &mut self.out);
+        if let Some(request) = self.requests.remove(&(worker, id)) {
+            let _ = request.reply.send(Reply::Aborted);
+        }
+        self.publish(worker);
+    }
+
+    fn deliver(&mut self) {
+        let mut out = std::mem::take(&mut self.out);
+        for FleetOutput { at, worker, output } in out.drain(..) {
+            match output {
+                EngineOutput::Token { id, token_id, reused_tokens, finished, .. } => {
+                    self.token(at, worker, id, Reply::Token { token_id, at, reused_tokens, finished }, finished);
+                }
+                EngineOutput::Finished { id, reused_tokens } => {
+                    self.end(worker, id, Reply::Finished { reused_tokens });
+                }
+                EngineOutput::Rejected { id, reason } => self.end(worker, id, Reply::Rejected(reason)),
+                EngineOutput::Kv(event) => {
+                    if let Some(shared) = self.workers.get(worker.0 as usize) {
+                        shared.kv_log.push(event);
+                    }
+                }
+                EngineOutput::Flushed { done } => {
+                    if let Some(reply) = self.flushes.get_mut(worker.0 as usize).and_then(Option::take) {
+                        let _ = reply.send(done);
+                    }
+                }
+                EngineOutput::StepEnded { .. } => self.publish(worker),
+                EngineOutput::Admitted { .. } => {}
+            }
+        }
+        self.out = out;
+    }
+
+    fn token(&mut self, at: SimTime, worker: WorkerId, id: RequestId, reply: Reply, finished: bool) {
+        let Some(request) = self.requests.get_mut(&(worker, id)) else { return };
+        if let Some(shared) = self.workers.get(worker.0 as usize) {
+            let wall_s = |since: SimTime| at.since(since).as_ms() / 1e3 / self.speedup_ratio;
+            match request.last_token {
+                None => shared.metrics.time_to_first_token_s(wall_s(request.arrived)),
+                Some(last) => shared.metrics.inter_token_latency_s(wall_s(last)),
+            }
+            if finished {
+                shared.metrics.e2e_request_latency_s(wall_s(request.arrived));
+            }
+        }
+        request.last_token = Some(at);
+        // A receiver that is gone cancels by itself.
+        let _ = request.reply.send(reply);
+        if finished {
+            self.requests.remove(&(worker, id));
+        }
+    }
+
+    fn end(&mut self, worker: WorkerId, id: RequestId, reply: Reply) {
+        if let Some(request) = self.requests.remove(&(worker, id)) {
+            let _ = request.reply.send(reply);
+        }
+    }
+}
+
+impl Paced for FleetActor {
+    type Input = FleetCommand;
+
+    fn handle(&mut self, now: SimTime, command: FleetCommand) {
+        match command {
+            FleetCommand::Submit { worker, request, reply } => {
+                let live = LiveRequest { reply, arrived: now, last_token: None };
+                self.requests.insert((worker, request.id), live);
+                self.fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut self.out);
+                self.publish(worker);
+            }
+            FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id),
+            FleetCommand::AbortAll => {
+                let mut live: Vec<(WorkerId, RequestId)> = self.requests.keys().copied().collect();
+                live.sort_unstable();
+                for (worker, id) in live {
+                    self.cancel(now, worker, id);
+                }
+            }
+            FleetCommand::Flush { worker, reply } => {
+                if let Some(slot) = self.flushes.get_mut(worker.0 as usize) {
+                    *slot = Some(reply);
+                }
+                self.fleet.handle(now, FleetInput { worker, input: EngineInput::FlushCache }, &mut self.out);
+                self.publish(worker);
+            }
+        }
+        self.deliver();
+    }
+
+    fn next_deadline(&self) -> Option<SimTime> {
+        self.fleet.next_deadline()
+    }
+
+    fn advance(&mut self, to: SimTime) {
+        self.fleet.advance(to, &mut self.out);
+        self.deliver();
+    }
+}

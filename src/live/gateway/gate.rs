@@ -1,0 +1,229 @@
+//! The pure router behind a lock, and the workers it knows.
+//!
+//! A lock rather than a thread of its own: a decision takes microseconds, and a request would wait longer for the hand-over
+//! than for the decision. The lock puts all inputs into one order and stamps each with the time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use crate::engine::KvEventData;
+use crate::engine::hash::BlockId;
+use crate::ids::{RequestId, WorkerId};
+use crate::live::backend::ModelFacts;
+use crate::live::clock::LiveClock;
+use crate::live::gateway::metrics::GatewayMetrics;
+use crate::live::grpc::engine::vllm_engine_client::VllmEngineClient;
+use crate::router::{Decision, RouteRequest, Router, RouterConfig, RouterInput, RouterOutput};
+use crate::time::SimTime;
+
+/// The stub to talk to a worker.
+pub type WorkerClient = VllmEngineClient<Channel>;
+
+/// A worker that takes requests.
+#[derive(Clone, Debug)]
+pub struct WorkerEntry {
+    /// Its number here; a worker that comes back keeps it.
+    pub id: WorkerId,
+    /// Its address.
+    pub url: String,
+    /// The stub to talk to it.
+    pub client: WorkerClient,
+    /// Tells its link that a request could not reach it.
+    pub suspect: Arc<tokio::sync::Notify>,
+}
+
+struct State {
+    /// Set when the first worker has told its block size.
+    router: Option<Router>,
+    facts: Option<ModelFacts>,
+    clock: LiveClock,
+    workers: BTreeMap<WorkerId, WorkerEntry>,
+    ids: BTreeMap<String, WorkerId>,
+    out: Vec<RouterOutput>,
+}
+
+/// The shared router.
+pub struct Gate {
+    config: RouterConfig,
+    expected_block_size: Option<u32>,
+    state: Mutex<State>,
+    next_request: AtomicU64,
+    worker_count: watch::Sender<usize>,
+    /// Counters and histograms.
+    pub metrics: GatewayMetrics,
+}
+
+/// Where a request goes, and the booking that lasts until it is dropped.
+pub struct Routed {
+    /// The worker.
+    pub worker: WorkerEntry,
+    /// Why.
+    pub decision: Decision,
+    /// The booking.
+    pub booking: Booking,
+}
+
+impl Gate {
+    /// A gate without workers.
+    pub fn new(config: RouterConfig, expected_block_size: Option<u32>) -> Arc<Self> {
+        let state = State {
+            router: None,
+            facts: None,
+            clock: LiveClock::start(1.0),
+            workers: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            out: Vec::new(),
+        };
+        Arc::new(Gate {
+            config,
+            expected_block_size,
+            state: Mutex::new(state),
+            next_request: AtomicU64::new(0),
+            worker_count: watch::channel(0).0,
+            metrics: GatewayMetrics::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration of the router.
+    pub fn config(&self) -> &RouterConfig {
+        &self.config
+    }
+
+    /// The model, once a worker has told.
+    pub fn facts(&self) -> Option<ModelFacts> {
+        self.lock().facts.clone()
+    }
+
+    /// A watch on the number of workers.
+    pub fn worker_count(&self) -> watch::Receiver<usize> {
+        self.worker_count.subscribe()
+    }
+
+    /// The workers that take requests, in order.
+    pub fn workers(&self) -> Vec<WorkerEntry> {
+        self.lock().workers.values().cloned().collect()
+    }
+
+    /// Checks a worker's facts against the fleet's; the first worker sets them. The error names both values.
+    pub fn agree(&self, url: &str, facts: &ModelFacts) -> Result<(), String> {
+        let mut state = self.lock();
+        if let Some(expected) = self.expected_block_size.filter(|expected| *expected != facts.block_size) {
+            return Err(format!(
+                "worker {url} has block size {} tokens, the router was started with --block-size {expected}",
+                facts.block_size
+            ));
+        }
+        if let Some(known) = &state.facts {
+            for (what, theirs, ours) in [
+                ("block size", f64::from(facts.block_size), f64::from(known.block_size)),
+                ("speedup ratio", facts.speedup_ratio, known.speedup_ratio),
+            ] {
+                if theirs != ours {
+                    return Err(format!("worker {url} has {what} {theirs}, the other workers have {ours}"));
+                }
+            }
+            if known.model != facts.model {
+                return Err(format!("worker {url} serves model {}, the other workers {}", facts.model, known.model));
+            }
+            return Ok(());
+        }
+        let router = Router::new(self.config.clone(), facts.block_size).map_err(|error| error.to_string())?;
+        state.router = Some(router);
+        state.clock = LiveClock::start(facts.speedup_ratio);
+        state.facts = Some(facts.clone());
+        Ok(())
+    }
+
+    /// A worker takes requests from now on. Workers get their numbers in the order of their first appearance.
+    pub fn worker_up(&self, url: &str, client: WorkerClient, suspect: Arc<tokio::sync::Notify>) -> WorkerId {
+        let mut state = self.lock();
+        let next = WorkerId(state.ids.len() as u32);
+        let id = *state.ids.entry(url.to_owned()).or_insert(next);
+        state.workers.insert(id, WorkerEntry { id, url: url.to_owned(), client, suspect });
+        state.tell(RouterInput::WorkerUp(id));
+        self.worker_count.send_replace(state.workers.len());
+        id
+    }
+
+    /// A worker is gone or cannot be reached.
+    pub fn worker_down(&self, id: WorkerId) {
+        let mut state = self.lock();
+        if state.workers.remove(&id).is_some() {
+            state.tell(RouterInput::WorkerDown(id));
+            self.worker_count.send_replace(state.workers.len());
+        }
+    }
+
+    /// A worker's cache changed; ignored if the worker is not up.
+    pub fn kv_events(&self, id: WorkerId, events: impl IntoIterator<Item = KvEventData>) {
+        let mut state = self.lock();
+        if state.workers.contains_key(&id) {
+            for event in events {
+                state.tell(RouterInput::Kv(id, event));
+            }
+        }
+    }
+
+    /// Chooses a worker and books the request on it; `None` if nobody can take it.
+    pub fn route(
+        self: &Arc<Self>,
+        input_tokens: u32,
+        chain: &[BlockId],
+        excluded: &[WorkerId],
+    ) -> Option<Routed> {
+        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
+        let request = RouteRequest { id, input_tokens, chain: chain.to_vec(), excluded: excluded.to_vec() };
+        let mut state = self.lock();
+        let RouterOutput::Routed(_, decision) = state.tell(RouterInput::Request(request))? else { return None };
+        let booking = Booking { gate: self.clone(), id };
+        let worker = state.workers.get(&decision.worker).cloned();
+        // The lock must be free before the booking could be dropped.
+        drop(state);
+        Some(Routed { worker: worker?, decision, booking })
+    }
+
+    /// Figures of the index: blocks, applied events, events without a known parent, requests in flight.
+    pub fn index_figures(&self) -> [u64; 4] {
+        let state = self.lock();
+        state.router.as_ref().map_or([0; 4], |router| {
+            let index = router.index();
+            [index.len() as u64, index.applied_events(), index.orphan_events(), router.load().len() as u64]
+        })
+    }
+}
+
+impl State {
+    fn tell(&mut self, input: RouterInput) -> Option<RouterOutput> {
+        let now: SimTime = self.clock.now();
+        let router = self.router.as_mut()?;
+        router.handle(now, input, &mut self.out);
+        self.out.pop()
+    }
+}
+
+/// A request's booking: what the worker carries until the request ends, in whatever way.
+pub struct Booking {
+    gate: Arc<Gate>,
+    id: RequestId,
+}
+
+impl Booking {
+    /// The request has its first token.
+    pub fn prefill_completed(&self) {
+        self.gate.lock().tell(RouterInput::PrefillCompleted(self.id));
+    }
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        self.gate.lock().tell(RouterInput::Ended(self.id));
+    }
+}

@@ -1,0 +1,66 @@
+//! Finding workers: a fixed list, or whoever registers in the namespace.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::live::discovery::Namespace;
+use crate::live::gateway::gate::Gate;
+use crate::live::gateway::link;
+
+/// How often the namespace is read (wall time).
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Keeps links to a fixed list of workers until `stop`.
+pub fn links_to(
+    gate: &Arc<Gate>,
+    urls: &[String],
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+    mismatches: &mpsc::UnboundedSender<String>,
+) {
+    for url in urls {
+        tasks.spawn(link::keep(gate.clone(), url.clone(), stop.clone(), mismatches.clone()));
+    }
+}
+
+/// Keeps links to the workers of a namespace, as they come and go, until `stop`.
+pub async fn links_in(
+    gate: Arc<Gate>,
+    namespace: Namespace,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    mismatches: mpsc::UnboundedSender<String>,
+) {
+    let mut links: BTreeMap<String, CancellationToken> = BTreeMap::new();
+    loop {
+        match namespace.list() {
+            Ok(registrations) => {
+                links.retain(|url, link| {
+                    let listed = registrations.iter().any(|registration| registration.url == *url);
+                    if !listed {
+                        link.cancel();
+                    }
+                    listed
+                });
+                for registration in registrations {
+                    let url = registration.url;
+                    links.entry(url.clone()).or_insert_with(|| {
+                        let token = stop.child_token();
+                        tasks.spawn(link::keep(gate.clone(), url, token.clone(), mismatches.clone()));
+                        token
+                    });
+                }
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
