@@ -1,5 +1,6 @@
 //! mockfleet: a GPU-free laboratory for LLM serving.
 
+pub mod cli;
 pub mod engine;
 pub mod ids;
 pub mod live;
@@ -10,3 +11,4 @@ pub mod router;
 pub mod session;
 pub mod time;
 pub mod trace;
+pub mod ui;

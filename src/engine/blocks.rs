@@ -108,7 +108,8 @@ impl BlockPool {
         held: &mut Vec<BlockIndex>,
         removed: &mut Vec<SequenceHash>,
     ) -> bool {
-        let reactivated = hits.iter().filter(|id| self.primary(id.sequence).is_some_and(|b| self.slots[b as usize].refs == 0));
+        let reactivated =
+            hits.iter().filter(|id| self.primary(id.sequence).is_some_and(|b| self.slots[b as usize].refs == 0));
         let reactivated = reactivated.count() as u32;
         if fresh > self.free() + self.inactive - reactivated {
             return false;

@@ -104,7 +104,8 @@ impl Fleet {
         out: &mut Vec<FleetOutput>,
         mut act: impl FnMut(&mut Engine, &mut Vec<Timed<EngineOutput>>),
     ) {
-        let due: Vec<WorkerId> = self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker).collect();
+        let due: Vec<WorkerId> =
+            self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker).collect();
         for worker in due {
             act(&mut self.engines[worker.0 as usize], &mut self.scratch);
             self.settle(worker, out);

@@ -304,7 +304,10 @@ impl Engine {
         if plan.is_empty() {
             return;
         }
-        let decode = DecodeBatch { pool_tokens: u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size), ..plan.decode };
+        let decode = DecodeBatch {
+            pool_tokens: u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size),
+            ..plan.decode
+        };
         let span = self.config.timing_model.step_span(plan.prefill, decode, self.config.speedup_ratio);
         self.totals.steps_total += 1;
         let mut outputs: Vec<EngineOutput> = Vec::with_capacity(plan.events.len() + plan.outputs.len());

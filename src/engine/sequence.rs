@@ -122,7 +122,8 @@ impl Sequence {
                 if !open {
                     runs.push(StoredRun { parent, blocks: Vec::new() });
                 }
-                let token_ids = if config.emit_kv_token_ids { self.block_tokens(index, config.block_size) } else { Box::default() };
+                let token_ids =
+                    if config.emit_kv_token_ids { self.block_tokens(index, config.block_size) } else { Box::default() };
                 let block = StoredBlock { sequence_hash: id.sequence, tokens_hash: id.tokens, token_ids };
                 if let Some(run) = runs.last_mut() {
                     run.blocks.push(block);

@@ -58,7 +58,13 @@ fn credit_above_one_eats_backlog_and_scale_follows_the_clamp() {
     let scaled = CostTerms { overlap_blocks: 2, active_decode_blocks: 3, ..CostTerms::default() };
     assert_eq!(cost(&config(1.0, 2.0), 16, 64, scaled), 7.0);
     // More overlap than work: the prefill part is 0, not negative.
-    let all = CostTerms { overlap_blocks: 6, active_prefill_tokens: 16, active_decode_blocks: 2, additional_active_blocks: 3, ..CostTerms::default() };
+    let all = CostTerms {
+        overlap_blocks: 6,
+        active_prefill_tokens: 16,
+        active_decode_blocks: 2,
+        additional_active_blocks: 3,
+        ..CostTerms::default()
+    };
     assert_eq!(cost(&config(1.0, 2.0), 16, 64, all), 5.0);
 }
 
@@ -165,7 +171,11 @@ fn index_takes_opaque_names() {
     let foreign: Vec<StoredBlock> = ours
         .iter()
         .zip([1001, 1002])
-        .map(|(id, name)| StoredBlock { sequence_hash: SequenceHash(name), tokens_hash: id.tokens, token_ids: Box::default() })
+        .map(|(id, name)| StoredBlock {
+            sequence_hash: SequenceHash(name),
+            tokens_hash: id.tokens,
+            token_ids: Box::default(),
+        })
         .collect();
     index.apply(WorkerId(3), &KvEventData::Stored { parent: None, blocks: foreign[..1].to_vec() });
     index.apply(WorkerId(3), &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].to_vec() });
@@ -191,7 +201,8 @@ fn route(router: &mut Router, id: u64, prompt: &[u32], excluded: &[u32]) -> Opti
 }
 
 fn router(mode: RouterMode, workers: u32) -> Router {
-    let mut router = Router::new(RouterConfig { router_mode: mode, ..RouterConfig::default() }, 4).expect("a valid configuration");
+    let mut router =
+        Router::new(RouterConfig { router_mode: mode, ..RouterConfig::default() }, 4).expect("a valid configuration");
     for worker in 0..workers {
         router.handle(SimTime::ZERO, RouterInput::WorkerUp(WorkerId(worker)), &mut Vec::new());
     }

@@ -81,7 +81,9 @@ impl Driver {
         };
         match mode {
             ArrivalMode::Timestamps { arrival_speedup_ratio } => {
-                for (index, session) in driver.sessions.iter().enumerate().filter(|(_, session)| !session.turns.is_empty()) {
+                for (index, session) in
+                    driver.sessions.iter().enumerate().filter(|(_, session)| !session.turns.is_empty())
+                {
                     let start = SimTime::from_ms(session.start_ms.unwrap_or(0.0) / arrival_speedup_ratio);
                     driver.ready.insert((start, SessionId(index as u32), 0));
                 }

@@ -20,7 +20,9 @@ fn run(mut driver: Driver, service_ms: f64) -> Vec<(u64, f64)> {
     let mut out = Vec::new();
     loop {
         running.sort();
-        let Some(now) = driver.next_deadline().into_iter().chain(running.first().map(|(at, _)| *at)).min() else { break };
+        let Some(now) = driver.next_deadline().into_iter().chain(running.first().map(|(at, _)| *at)).min() else {
+            break;
+        };
         while running.first().is_some_and(|(at, _)| *at <= now) {
             let (_, id) = running.remove(0);
             driver.handle(now, DriverInput::Ended { id, session_continues: true });

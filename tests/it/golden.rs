@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use mockfleet::engine::{EngineConfig, EngineInput, EngineOutput, EngineRequest, EngineStats, Fleet, FleetInput, FleetOutput};
+use mockfleet::engine::{
+    EngineConfig, EngineInput, EngineOutput, EngineRequest, EngineStats, Fleet, FleetInput, FleetOutput,
+};
 use mockfleet::ids::{RequestId, WorkerId};
 use mockfleet::rng::Seed;
 use mockfleet::time::SimTime;
@@ -249,8 +251,10 @@ fn random_aggregated_cases() {
         }
         let arrivals = arrivals(rows, case);
         let run = drive(&engines(case), &arrivals);
-        let mut ours: Vec<Vec<f64>> = arrivals.iter().zip(&run.lives).map(|(arrival, life)| flat(arrival, life)).collect();
-        let mut theirs: Vec<Vec<f64>> = entry["expected"].as_array().expect("expected").iter().map(flat_expected).collect();
+        let mut ours: Vec<Vec<f64>> =
+            arrivals.iter().zip(&run.lives).map(|(arrival, life)| flat(arrival, life)).collect();
+        let mut theirs: Vec<Vec<f64>> =
+            entry["expected"].as_array().expect("expected").iter().map(flat_expected).collect();
         // Two rows that arrive together may be equal but for what became of them, so all columns take part in the order.
         ours.sort_by(|a, b| a.partial_cmp(b).expect("finite numbers"));
         theirs.sort_by(|a, b| a.partial_cmp(b).expect("finite numbers"));

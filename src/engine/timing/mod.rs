@@ -74,6 +74,7 @@ impl TimingModel {
     /// Time of a whole step on an engine `speedup_ratio` times as fast as the model.
     pub fn step_span(&self, prefill: PrefillBatch, decode: DecodeBatch, speedup_ratio: f64) -> SimSpan {
         // Two roundings, as each part is a duration of its own in the reference.
-        SimSpan::from_ms(self.prefill_ms(prefill) / speedup_ratio) + SimSpan::from_ms(self.decode_ms(decode) / speedup_ratio)
+        SimSpan::from_ms(self.prefill_ms(prefill) / speedup_ratio)
+            + SimSpan::from_ms(self.decode_ms(decode) / speedup_ratio)
     }
 }

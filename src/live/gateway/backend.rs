@@ -56,7 +56,10 @@ impl GatewayBackend {
     async fn attempt(&self, call: &GenerateCall, routed: &mut Routed) -> Result<Streaming<GenerateResponse>, Status> {
         let request = GenerateRequest {
             request_id: call.request_id.clone(),
-            input: Some(Input::Tokenized(TokenizedInput { input_ids: call.prompt.clone(), ..TokenizedInput::default() })),
+            input: Some(Input::Tokenized(TokenizedInput {
+                input_ids: call.prompt.clone(),
+                ..TokenizedInput::default()
+            })),
             sampling_params: Some(SamplingParams {
                 max_tokens: Some(call.max_output_tokens),
                 ignore_eos: true,
@@ -115,7 +118,17 @@ impl Backend for GatewayBackend {
                 Ok((Some(first), messages)) => {
                     let url = routed.worker.url.clone();
                     let overlap_blocks = Some(routed.decision.overlap_blocks);
-                    let relay = Relay { first: Some(first), messages, worker: routed.worker, booking: routed.booking, gate: self.gate.clone(), arrived, started: false, ended: false, _name: name };
+                    let relay = Relay {
+                        first: Some(first),
+                        messages,
+                        worker: routed.worker,
+                        booking: routed.booking,
+                        gate: self.gate.clone(),
+                        arrived,
+                        started: false,
+                        ended: false,
+                        _name: name,
+                    };
                     return Ok(Generation { worker: url, overlap_blocks, events: relay.events() });
                 }
                 Ok((None, _)) => last_error = Some(Status::internal("it ended the request without an answer")),
@@ -222,10 +235,13 @@ impl Relay {
                 }
                 Ok(Some(Body::Complete(complete))) => {
                     self.ended = true;
-                    let reason = if complete.finish_reason == "abort" { FinishReason::Abort } else { FinishReason::Length };
+                    let reason =
+                        if complete.finish_reason == "abort" { FinishReason::Abort } else { FinishReason::Length };
                     return Some(Ok(GenerateEvent::Finished { reason, cached_tokens: complete.cached_tokens }));
                 }
-                Ok(None) => return Some(Err(self.fail(&Status::internal("it ended the request without its last message")))),
+                Ok(None) => {
+                    return Some(Err(self.fail(&Status::internal("it ended the request without its last message"))));
+                }
                 Err(status) => return Some(Err(self.fail(&status))),
             }
         }

@@ -173,12 +173,7 @@ impl Gate {
     }
 
     /// Chooses a worker and books the request on it; `None` if nobody can take it.
-    pub fn route(
-        self: &Arc<Self>,
-        input_tokens: u32,
-        chain: &[BlockId],
-        excluded: &[WorkerId],
-    ) -> Option<Routed> {
+    pub fn route(self: &Arc<Self>, input_tokens: u32, chain: &[BlockId], excluded: &[WorkerId]) -> Option<Routed> {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
         let request = RouteRequest { id, input_tokens, chain: chain.to_vec(), excluded: excluded.to_vec() };
         let mut state = self.lock();

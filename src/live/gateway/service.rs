@@ -65,7 +65,8 @@ impl VllmEngine for GatewayService {
             }
         }
         let success = refused.is_empty();
-        let message = if success { "all caches are empty".to_owned() } else { format!("not flushed: {}", refused.join(", ")) };
+        let message =
+            if success { "all caches are empty".to_owned() } else { format!("not flushed: {}", refused.join(", ")) };
         Ok(Response::new(FlushCacheResponse { success, message }))
     }
 

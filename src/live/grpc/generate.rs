@@ -111,7 +111,9 @@ fn messages(generation: Generation, prompt_tokens: u32, streaming: bool) -> Gene
                         name_worker(status.metadata_mut(), &worker.0, worker.1);
                         return Some((Err(status), None));
                     }
-                    None => return Some((Err(Status::internal("the engine ended the request without a last word")), None)),
+                    None => {
+                        return Some((Err(Status::internal("the engine ended the request without a last word")), None));
+                    }
                 }
             }
         }

@@ -13,14 +13,14 @@ use crate::engine::EngineStats;
 use crate::live::backend::ModelFacts;
 
 const TTFT_BUCKETS_S: [f64; 22] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
 ];
 const ITL_BUCKETS_S: [f64; 19] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
 const E2E_BUCKETS_S: [f64; 21] = [
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-    7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
 ];
 
 /// The latency histograms of one worker; everything else on the page comes from its engine's statistics.
@@ -95,8 +95,7 @@ impl WorkerMetrics {
         // A gauge by type, since the family's values are set and not counted; the name is vLLM's.
         registry.register("vllm:request_success_total", "Requests that ended, by reason", success);
         let info: Family<[(&str, String); 2], Gauge> = Family::default();
-        let config =
-            [("block_size", facts.block_size.to_string()), ("num_gpu_blocks", stats.total_blocks.to_string())];
+        let config = [("block_size", facts.block_size.to_string()), ("num_gpu_blocks", stats.total_blocks.to_string())];
         info.get_or_create(&config).set(1);
         registry.register("vllm:cache_config_info", "The KV cache's shape", info);
         let mut page = String::new();

@@ -72,7 +72,9 @@ impl WorkerBackend {
         shared: Arc<WorkerShared>,
         fleet: Arc<FleetState>,
     ) -> Self {
-        WorkerBackend { inner: Arc::new(Inner { worker, url, facts, seed, pacer, shared, fleet, names: Mutex::default() }) }
+        WorkerBackend {
+            inner: Arc::new(Inner { worker, url, facts, seed, pacer, shared, fleet, names: Mutex::default() }),
+        }
     }
 
     /// Its address.

@@ -1,0 +1,401 @@
+//! `loadgen`: send a workload, measure, report; `loadgen compare`: two or more runs side by side.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::settings::SettingsFile;
+use crate::cli::{Failure, Program, above_zero, runtime, seconds};
+use crate::live::clock::unix_seconds;
+use crate::live::load::results::{check_free, write_comparison, write_run};
+use crate::live::load::target::Target;
+use crate::live::load::{LoadConfig, LoadResult, Workload, run};
+use crate::live::shutdown::stop_signal;
+use crate::measure::{Report, ResultFolder, RunFacts, RunInfo, compare, summary_table};
+use crate::rng::Seed;
+use crate::session::plan::ArrivalMode;
+use crate::trace::{OnBadRow, PrefixRatioOptions, ReadOptions};
+
+/// Send a workload to a router and measure TTFT, TPOT and prefix reuse.
+///
+/// Without a file it sends the standard prefix workload: groups of prompts that share their first half. `--trace` replays a
+/// Mooncake trace. Results go to results/WORKLOAD-MODE/. All times are simulated time: wall clock × the fleet's speedup.
+#[derive(Debug, Parser)]
+#[command(name = "loadgen", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
+pub struct LoadgenArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print completions for a shell and exit.
+    #[arg(long, value_name = "SHELL", value_enum)]
+    completions: Option<Shell>,
+    #[command(flatten)]
+    settings: LoadSettings,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Draw two or more runs together and print their table.
+    Compare(CompareArgs),
+}
+
+/// What flags and file may set of a run.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadSettings {
+    /// Server: http://HOST:PORT or grpc://HOST:PORT [default: grpc://127.0.0.1:8000, the local router].
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    url: Option<Target>,
+    /// Seconds of wall clock that a request may take [default: 600].
+    #[arg(long, value_name = "SECONDS", help_heading = "Server")]
+    request_timeout_s: Option<f64>,
+
+    /// Closed loop: so many sessions at a time; trace timestamps are ignored [default without a trace: 32].
+    #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
+    concurrency: Option<u32>,
+    /// Replay by the trace's timestamps, so many times faster [default with a trace: 1].
+    #[arg(long, value_name = "RATIO", help_heading = "Arrivals")]
+    arrival_speedup_ratio: Option<f64>,
+
+    /// Replay a Mooncake trace (JSON lines, also gzipped).
+    #[arg(long, alias = "input-dataset", value_name = "FILE", help_heading = "Trace")]
+    trace: Option<PathBuf>,
+    /// Tokens that one hash id stands for [default: 512].
+    #[arg(long, value_name = "TOKENS", help_heading = "Trace")]
+    trace_block_size: Option<u32>,
+    /// Only the first N rows.
+    #[arg(long, value_name = "N", help_heading = "Trace")]
+    head: Option<u64>,
+    /// What to do with a row that cannot be used: fail, or skip and count [default: fail].
+    #[arg(long, value_name = "WHAT", help_heading = "Trace")]
+    on_bad_row: Option<BadRow>,
+
+    /// Prompt length [default: 14000].
+    #[arg(long, value_name = "TOKENS", help_heading = "Prefix workload (without a trace)")]
+    isl: Option<u32>,
+    /// Output length [default: 200].
+    #[arg(long, value_name = "TOKENS", help_heading = "Prefix workload (without a trace)")]
+    osl: Option<u32>,
+    /// Number of requests [default: 200].
+    #[arg(long, alias = "requests", value_name = "N", help_heading = "Prefix workload (without a trace)")]
+    num_requests: Option<u64>,
+    /// Groups of requests that share a prefix [default: 20].
+    #[arg(long, alias = "num-prefix-prompts", value_name = "N", help_heading = "Prefix workload (without a trace)")]
+    num_prefix_groups: Option<u32>,
+    /// Share of the prompt that is the group's prefix, 0 to 1 [default: 0.5].
+    #[arg(long, value_name = "RATIO", help_heading = "Prefix workload (without a trace)")]
+    prefix_ratio: Option<f64>,
+
+    /// Name of the result folder [default: WORKLOAD-MODE].
+    #[arg(long, value_name = "NAME", help_heading = "Results")]
+    name: Option<String>,
+    /// Folder that holds the result folders [default: results].
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    results_dir: Option<PathBuf>,
+    /// Replace an existing result folder.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    force: Option<bool>,
+    /// Print report.json on stdout, and nothing else.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    json: Option<bool>,
+    /// Exit with 0 although requests failed.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    allow_failures: Option<bool>,
+    /// No progress bar.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    no_progress: Option<bool>,
+    /// Seed of the workload and of the output tokens [default: 0].
+    #[arg(long, value_name = "N", help_heading = "Results")]
+    seed: Option<u64>,
+}
+
+/// Names of the ways to treat bad rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRow {
+    /// Stop at the first one.
+    Fail,
+    /// Leave them out and count them.
+    Skip,
+}
+
+/// Arguments of `loadgen compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Result folders, the first is the baseline.
+    #[arg(required = true, num_args = 2.., value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// Names of the runs, in order [default: the folders' names].
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
+    /// Where to write pictures, table and comparison.json [default: the folders' common parent].
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Print comparison.json on stdout, and nothing else.
+    #[arg(long)]
+    json: bool,
+    /// Seed of the resampling behind the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl Program for LoadgenArgs {
+    fn run(self) -> Result<(), Failure> {
+        if let Some(Command::Compare(arguments)) = self.command {
+            return compare_runs(&arguments);
+        }
+        let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
+        let settings = file.layer(self.settings).map_err(Failure::usage)?;
+        file.finish().map_err(Failure::usage)?;
+        send_workload(&settings)
+    }
+
+    fn completions(&self) -> Option<Shell> {
+        self.completions
+    }
+}
+
+impl LoadSettings {
+    fn arrival(&self) -> Result<ArrivalMode, Failure> {
+        match (self.concurrency, self.arrival_speedup_ratio, &self.trace) {
+            (Some(0), ..) => Err(Failure::usage("`concurrency` is 0, expected a whole number of at least 1")),
+            (Some(_), Some(_), _) => Err(Failure::usage(
+                "`concurrency` and `arrival_speedup_ratio` are both set, expected one of them: a closed loop ignores \
+                 timestamps",
+            )),
+            (Some(concurrency), ..) => Ok(ArrivalMode::Concurrency { concurrency }),
+            (None, None, None) => Ok(ArrivalMode::Concurrency { concurrency: 32 }),
+            (None, Some(_), None) => {
+                Err(Failure::usage("`arrival_speedup_ratio` is set without `trace`: there are no timestamps"))
+            }
+            (None, ratio, Some(_)) => {
+                let arrival_speedup_ratio = above_zero("arrival_speedup_ratio", ratio.unwrap_or(1.0))?;
+                Ok(ArrivalMode::Timestamps { arrival_speedup_ratio })
+            }
+        }
+    }
+
+    fn workload(&self, arrival: ArrivalMode) -> Result<Workload, Failure> {
+        let prefix_only = [
+            ("isl", self.isl.is_some()),
+            ("osl", self.osl.is_some()),
+            ("num_requests", self.num_requests.is_some()),
+            ("num_prefix_groups", self.num_prefix_groups.is_some()),
+            ("prefix_ratio", self.prefix_ratio.is_some()),
+        ];
+        let trace_only = [
+            ("trace_block_size", self.trace_block_size.is_some()),
+            ("head", self.head.is_some()),
+            ("on_bad_row", self.on_bad_row.is_some()),
+        ];
+        if let Some(path) = &self.trace {
+            if let Some((key, _)) = prefix_only.iter().find(|(_, given)| *given) {
+                let hint = if *key == "num_requests" { "\n  hint: `--head N` takes the first N rows" } else { "" };
+                return Err(Failure::usage(format!(
+                    "`{key}` belongs to the prefix workload, but `trace` is set{hint}"
+                )));
+            }
+            let options = ReadOptions {
+                block_tokens: self.trace_block_size.unwrap_or(crate::trace::DEFAULT_BLOCK_TOKENS),
+                limit_rows: self.head,
+                on_bad_row: match self.on_bad_row {
+                    Some(BadRow::Skip) => OnBadRow::Skip,
+                    Some(BadRow::Fail) | None => OnBadRow::Fail,
+                },
+            };
+            let timed = matches!(arrival, ArrivalMode::Timestamps { .. });
+            return Workload::from_trace(path, &options, timed).map_err(Failure::run);
+        }
+        if let Some((key, _)) = trace_only.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!("`{key}` is set without `trace`")));
+        }
+        let default = PrefixRatioOptions::default();
+        let options = PrefixRatioOptions {
+            isl_tokens: self.isl.unwrap_or(default.isl_tokens),
+            osl_tokens: self.osl.unwrap_or(default.osl_tokens),
+            requests: self.num_requests.unwrap_or(default.requests),
+            num_prefix_groups: self.num_prefix_groups.unwrap_or(default.num_prefix_groups),
+            prefix_ratio: self.prefix_ratio.unwrap_or(default.prefix_ratio),
+            ..default
+        };
+        Workload::prefix(Seed(self.seed.unwrap_or(0)), &options).map_err(Failure::usage)
+    }
+}
+
+fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
+    let arrival = settings.arrival()?;
+    let json = settings.json.unwrap_or(false);
+    let config = LoadConfig {
+        target: match &settings.url {
+            Some(target) => target.clone(),
+            None => "grpc://127.0.0.1:8000".parse().map_err(Failure::usage)?,
+        },
+        arrival,
+        seed: settings.seed.unwrap_or(0),
+        request_timeout: Duration::from_secs_f64(seconds(
+            "request_timeout_s",
+            settings.request_timeout_s.unwrap_or(600.0),
+        )?),
+        progress: !settings.no_progress.unwrap_or(false) && std::io::stderr().is_terminal(),
+    };
+    let workload = settings.workload(arrival)?;
+    let results = settings.results_dir.clone().unwrap_or_else(|| PathBuf::from("results"));
+    let force = settings.force.unwrap_or(false);
+    if let Some(name) = &settings.name {
+        // Better known before the run than after it.
+        check_free(&results.join(name), force).map_err(Failure::run)?;
+    }
+    for note in &workload.notes {
+        eprintln!("note: {note}");
+    }
+    let workload_name = workload.name.clone();
+    let notes = workload.notes.clone();
+    let started_unix_s = unix_seconds();
+    let result = runtime()?.block_on(async {
+        let facts = crate::live::load::target::ask(&config.target).await.map_err(Failure::run)?;
+        let folder =
+            results.join(settings.name.clone().unwrap_or_else(|| format!("{workload_name}-{}", facts.router_mode)));
+        check_free(&folder, force).map_err(Failure::run)?;
+        run(&config, workload, stop_signal()).await.map(|result| (folder, result)).map_err(Failure::run)
+    });
+    let (folder, result) = result?;
+    let facts = RunFacts {
+        workload: workload_name,
+        router_mode: result.facts.router_mode.clone(),
+        arrival_mode: arrival.name().to_owned(),
+        concurrency: match arrival {
+            ArrivalMode::Concurrency { concurrency } => Some(u64::from(concurrency)),
+            ArrivalMode::Timestamps { .. } => None,
+        },
+        seed: config.seed,
+        speedup_ratio: result.facts.speedup_ratio,
+        prefix_cache_reused_tokens: None,
+        warnings: warnings(&result, notes),
+    };
+    let report = Report::build(&result.records, &result.itl, &facts);
+    let info = run_info(&result, started_unix_s);
+    write_run(&folder, force, &report, &result.records, &info).map_err(Failure::run)?;
+    if json {
+        print!("{}", report.to_json());
+    } else {
+        print!("{}", summary_table(&report));
+        eprintln!("results in {}", folder.display());
+    }
+    for warning in &info.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if report.failed_requests + result.dropped > 0 && !settings.allow_failures.unwrap_or(false) {
+        let first = result.records.iter().find_map(|record| match &record.outcome {
+            crate::session::ledger::Outcome::Failed { message, .. } => Some(message.as_str()),
+            crate::session::ledger::Outcome::Completed => None,
+        });
+        return Err(Failure::run(format!(
+            "{} of {} requests failed; the first: {}",
+            report.failed_requests,
+            report.num_requests,
+            first.unwrap_or("never sent")
+        )));
+    }
+    Ok(())
+}
+
+fn warnings(result: &LoadResult, mut notes: Vec<String>) -> Vec<String> {
+    if result.dropped > 0 {
+        notes.push(format!("{} requests were never sent, since a turn before them failed", result.dropped));
+    }
+    notes
+}
+
+/// A pacer that is later than this share of the median TTFT could have moved it.
+const LATENESS_SHARE: f64 = 0.05;
+
+fn run_info(result: &LoadResult, started_unix_s: f64) -> RunInfo {
+    let (cpu_user_s, cpu_system_s) = cpu_seconds();
+    let mut info = RunInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command_line: std::env::args().collect(),
+        wall_start_unix_ms: Some((started_unix_s * 1e3) as u64),
+        wall_duration_ms: result.wall_duration_ms,
+        cpu_user_s,
+        cpu_system_s,
+        ..RunInfo::default()
+    }
+    .with_pacer_lateness(&result.pacer_lateness);
+    let mut ttft_ms: Vec<f64> = result.records.iter().filter_map(|record| record.ttft_ms()).collect();
+    ttft_ms.sort_by(f64::total_cmp);
+    let median_ttft_ms = ttft_ms.get(ttft_ms.len() / 2).copied().unwrap_or(f64::INFINITY);
+    if let Some(late_ms) = info.wall_p99_pacer_lateness_ms {
+        let simulated_ms = late_ms * result.facts.speedup_ratio;
+        if simulated_ms > LATENESS_SHARE * median_ttft_ms {
+            info.warnings.push(format!(
+                "requests were released up to {simulated_ms:.1} ms (simulated, p99) late, more than {:.0} % of the median \
+                 TTFT of {median_ttft_ms:.1} ms: a lower speedup ratio or a quieter machine gives truer figures",
+                LATENESS_SHARE * 100.0
+            ));
+        }
+    }
+    info
+}
+
+#[cfg(unix)]
+fn cpu_seconds() -> (Option<f64>, Option<f64>) {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: getrusage fills the struct it is given, and says so by returning 0.
+    let usage = unsafe {
+        if libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) != 0 {
+            return (None, None);
+        }
+        usage.assume_init()
+    };
+    let s = |time: libc::timeval| Some(time.tv_sec as f64 + time.tv_usec as f64 / 1e6);
+    (s(usage.ru_utime), s(usage.ru_stime))
+}
+
+#[cfg(not(unix))]
+fn cpu_seconds() -> (Option<f64>, Option<f64>) {
+    (None, None)
+}
+
+fn compare_runs(arguments: &CompareArgs) -> Result<(), Failure> {
+    if !arguments.labels.is_empty() && arguments.labels.len() != arguments.folders.len() {
+        return Err(Failure::usage(format!(
+            "{} labels for {} folders, expected one for each or none",
+            arguments.labels.len(),
+            arguments.folders.len()
+        )));
+    }
+    let mut runs = Vec::new();
+    for (index, folder) in arguments.folders.iter().enumerate() {
+        let name =
+            folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
+        let label = arguments.labels.get(index).cloned().unwrap_or(name);
+        runs.push(ResultFolder::read(&label, folder).map_err(Failure::run)?);
+    }
+    let comparison = compare(&runs, Seed(arguments.seed));
+    let output = arguments.output.clone().unwrap_or_else(|| common_parent(&arguments.folders));
+    let table = write_comparison(&output, &runs, &comparison).map_err(Failure::run)?;
+    if arguments.json {
+        print!("{}", comparison.to_json());
+    } else {
+        print!("{table}");
+        eprintln!("pictures in {}", output.display());
+    }
+    for warning in &comparison.warnings {
+        eprintln!("warning: {warning}");
+    }
+    Ok(())
+}
+
+/// The parent that all folders share, else the working folder.
+fn common_parent(folders: &[PathBuf]) -> PathBuf {
+    let parent = |folder: &PathBuf| folder.parent().map(Path::to_owned).unwrap_or_default();
+    let first = folders.first().map(parent).unwrap_or_default();
+    let shared = folders.iter().all(|folder| parent(folder) == first);
+    if shared && first != Path::new("") { first } else { PathBuf::from(".") }
+}

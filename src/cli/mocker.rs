@@ -1,0 +1,135 @@
+//! `mocker`: a fleet of mock engines.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::engine::EngineSettings;
+use crate::cli::settings::SettingsFile;
+use crate::cli::{Failure, Program, above_zero, runtime, seconds};
+use crate::live::mocker::{MockerConfig, start};
+use crate::live::shutdown::stop_signal;
+use crate::trace::DEFAULT_VOCAB_TOKENS;
+
+/// Start a fleet of mock engines that behave like vLLM: one port a worker, gRPC and HTTP on it.
+///
+/// Every worker schedules, caches and times requests as a real engine would, without a GPU. A router on the same machine
+/// finds the workers by itself.
+#[derive(Debug, Parser)]
+#[command(name = "mocker", version, max_term_width = 110)]
+pub struct MockerArgs {
+    /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print completions for a shell and exit.
+    #[arg(long, value_name = "SHELL", value_enum)]
+    completions: Option<Shell>,
+    #[command(flatten)]
+    fleet: FleetSettings,
+    #[command(flatten)]
+    engine: EngineSettings,
+}
+
+/// What flags and file may set of a fleet.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FleetSettings {
+    /// Number of workers [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Fleet")]
+    num_workers: Option<u32>,
+    /// How many times faster than real time the fleet's clock runs [default: 1].
+    #[arg(long, value_name = "RATIO", help_heading = "Fleet")]
+    speedup_ratio: Option<f64>,
+    /// Address to listen on [default: 127.0.0.1].
+    #[arg(long, value_name = "ADDRESS", help_heading = "Fleet")]
+    host: Option<IpAddr>,
+    /// Port of the first worker, the others follow; 0 takes any free ports [default: 50051].
+    #[arg(long, value_name = "PORT", help_heading = "Fleet")]
+    port: Option<u16>,
+    /// Keeps fleets apart: a router sees the workers of its own namespace [default: default].
+    #[arg(long, value_name = "NAME", help_heading = "Fleet")]
+    namespace: Option<String>,
+    /// Seconds of wall clock that running requests may go on after SIGINT or SIGTERM [default: 5].
+    #[arg(long, value_name = "SECONDS", help_heading = "Fleet")]
+    grace_s: Option<f64>,
+    /// Name of the model [default: mock-model].
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    model: Option<String>,
+    /// Token ids are below this [default: 1048576].
+    #[arg(long, value_name = "TOKENS", help_heading = "Model")]
+    vocab_tokens: Option<u32>,
+    /// Seed of the output tokens [default: 0].
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    seed: Option<u64>,
+}
+
+/// Sequence length that is announced if the engine has no limit.
+const ANNOUNCED_MODEL_LEN: u32 = 1 << 20;
+/// More workers than this in one process are a slip of the finger.
+const MAX_WORKERS: u32 = 4096;
+
+impl MockerArgs {
+    /// The fleet that is meant, checked.
+    pub fn resolve(self) -> Result<MockerConfig, Failure> {
+        let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
+        let fleet = file.layer(self.fleet).map_err(Failure::usage)?;
+        let engine = file.layer(self.engine).map_err(Failure::usage)?;
+        file.finish().map_err(Failure::usage)?;
+        let num_workers = fleet.num_workers.unwrap_or(1);
+        if num_workers == 0 || num_workers > MAX_WORKERS {
+            let message = format!("`num_workers` is {num_workers}, expected a whole number from 1 to {MAX_WORKERS}");
+            return Err(Failure::usage(message));
+        }
+        let vocab_tokens = fleet.vocab_tokens.unwrap_or(DEFAULT_VOCAB_TOKENS);
+        if vocab_tokens < 2 {
+            let message = format!("`vocab_tokens` is {vocab_tokens}, expected a whole number of at least 2");
+            return Err(Failure::usage(message));
+        }
+        Ok(MockerConfig {
+            num_workers,
+            host: fleet.host.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+            port: fleet.port.unwrap_or(50_051),
+            namespace: fleet.namespace.unwrap_or_else(|| "default".to_owned()),
+            speedup_ratio: above_zero("speedup_ratio", fleet.speedup_ratio.unwrap_or(1.0))?,
+            model: fleet.model.unwrap_or_else(|| "mock-model".to_owned()),
+            vocab_tokens,
+            announced_model_len: ANNOUNCED_MODEL_LEN,
+            seed: fleet.seed.unwrap_or(0),
+            grace: Duration::from_secs_f64(seconds("grace_s", fleet.grace_s.unwrap_or(5.0))?),
+            engine: engine.resolve().map_err(Failure::usage)?,
+        })
+    }
+}
+
+impl Program for MockerArgs {
+    fn run(self) -> Result<(), Failure> {
+        let config = self.resolve()?;
+        runtime()?.block_on(async {
+            let fleet = start(&config).await.map_err(Failure::run)?;
+            for (index, url) in fleet.urls().iter().enumerate() {
+                println!(
+                    "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}",
+                    config.model, config.engine.num_gpu_blocks, config.engine.block_size, config.speedup_ratio
+                );
+            }
+            stop_signal().await;
+            eprintln!("stopping: running requests have {} s", config.grace.as_secs_f64());
+            let lateness = fleet.lateness();
+            let summary = fleet.stop().await;
+            let late = lateness.snapshot().summary();
+            let late = late.map_or_else(String::new, |late| {
+                format!("; the pacer woke {:.3} ms late at p50, {:.3} ms at p99 (wall clock)", late.median, late.p99)
+            });
+            eprintln!("stopped: {} requests finished, {} aborted{late}", summary.finished, summary.aborted);
+            Ok(())
+        })
+    }
+
+    fn completions(&self) -> Option<Shell> {
+        self.completions
+    }
+}

@@ -1,0 +1,98 @@
+//! The command lines: what the user said, checked and turned into what it means.
+//!
+//! One file a program. Each holds the arguments as typed, `resolve` (pure, tested) that turns them and a configuration
+//! file into the program's own configuration, and `main`, which runs it and returns the exit code: 0 fine, 1 failed,
+//! 2 wrong usage.
+
+pub mod engine;
+pub mod loadgen;
+pub mod mocker;
+pub mod router;
+pub mod settings;
+pub mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap_complete::Shell;
+
+/// Exit code for a run that failed.
+pub const FAILED: u8 = 1;
+/// Exit code for wrong usage.
+pub const WRONG_USAGE: u8 = 2;
+
+/// An error with the exit code that it deserves.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// The command line or the configuration is wrong.
+    pub fn usage(error: impl ToString) -> Self {
+        Failure { code: WRONG_USAGE, message: error.to_string() }
+    }
+
+    /// The run failed.
+    pub fn run(error: impl ToString) -> Self {
+        Failure { code: FAILED, message: error.to_string() }
+    }
+}
+
+/// A program's arguments.
+pub trait Program: Parser {
+    /// Runs it.
+    fn run(self) -> Result<(), Failure>;
+
+    /// The shell to print completions for, if that is all that is wanted.
+    fn completions(&self) -> Option<Shell>;
+}
+
+/// Parses the command line, runs the program, prints its error and returns its exit code.
+pub fn start<P: Program>() -> ExitCode {
+    crate::ui::log::init();
+    let arguments = P::parse();
+    finish(arguments)
+}
+
+/// The same for arguments that are parsed already.
+pub fn finish<P: Program>(arguments: P) -> ExitCode {
+    if let Some(shell) = arguments.completions() {
+        let mut command = P::command();
+        let name = command.get_name().to_owned();
+        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+        return ExitCode::SUCCESS;
+    }
+    match arguments.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The runtime of a program.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::run(format!("cannot start the runtime: {error}")))
+}
+
+/// A ratio that divides or multiplies time.
+pub(crate) fn above_zero(key: &str, value: f64) -> Result<f64, Failure> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(value);
+    }
+    Err(Failure::usage(format!("`{key}` is {value}, expected a finite number above 0")))
+}
+
+/// A span of wall time; a year is the most.
+pub(crate) fn seconds(key: &str, value: f64) -> Result<f64, Failure> {
+    if (0.0..=31_536_000.0).contains(&value) {
+        return Ok(value);
+    }
+    Err(Failure::usage(format!("`{key}` is {value}, expected seconds from 0 to 31536000")))
+}

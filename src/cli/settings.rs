@@ -1,0 +1,143 @@
+//! A configuration file below the flags: the same keys, and flags win.
+//!
+//! Files are TOML or YAML (by their ending), keys may be written with `_` or `-`. A program's settings are structs of
+//! optional fields; each takes its own keys from the file ([`SettingsFile::layer`]), and what nobody took is an error
+//! ([`SettingsFile::finish`]).
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// A configuration file that cannot be used.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// It cannot be read.
+    #[error("{}: {cause}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+    /// Its name says nothing about its format.
+    #[error("{}: unknown kind of configuration file, expected a name that ends in .toml, .yaml or .yml", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not what its name says.
+    #[error("{}: {problem}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says, with the line.
+        problem: String,
+    },
+    /// A value is not what was expected.
+    #[error("{}:{line}: `{key}` is {value}: {problem}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// What was expected.
+        problem: String,
+    },
+    /// A key is unknown.
+    #[error("{}:{line}: unknown key `{key}`, expected one of {known}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The key.
+        key: String,
+        /// All keys that the program knows.
+        known: String,
+    },
+}
+
+/// A configuration file while its keys are being taken.
+#[derive(Debug, Default)]
+pub struct SettingsFile {
+    path: PathBuf,
+    text: String,
+    /// The key with `_`, as it was written, and its value.
+    left: Vec<(String, String, Value)>,
+    known: Vec<String>,
+}
+
+impl SettingsFile {
+    /// Reads a file; without a path there are no keys.
+    pub fn read(path: Option<&Path>) -> Result<Self, SettingsError> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|cause| SettingsError::Unreadable { path: path.to_owned(), cause })?;
+        let left = parse(path, &text)?
+            .into_iter()
+            .map(|(written, value)| (written.replace('-', "_"), written, value))
+            .collect();
+        Ok(SettingsFile { path: path.to_owned(), text, left, known: Vec::new() })
+    }
+
+    /// The flags, completed by the file's keys where a flag was not given.
+    pub fn layer<T: Serialize + DeserializeOwned + Default>(&mut self, flags: T) -> Result<T, SettingsError> {
+        let fields = |value: &T| match serde_json::to_value(value) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        let keys: Vec<String> = fields(&T::default()).keys().cloned().collect();
+        let (mine, left) = std::mem::take(&mut self.left).into_iter().partition(|(key, ..)| keys.contains(key));
+        self.left = left;
+        self.known.extend(keys);
+        let mut merged = Map::new();
+        for (key, written, value) in mine {
+            let alone = Value::Object(Map::from_iter([(key.clone(), value.clone())]));
+            if let Err(error) = serde_json::from_value::<T>(alone) {
+                let line = self.line_of(&written);
+                let (path, problem) = (self.path.clone(), error.to_string());
+                return Err(SettingsError::Value { path, line, key: written, value: value.to_string(), problem });
+            }
+            merged.insert(key, value);
+        }
+        merged.extend(fields(&flags).into_iter().filter(|(_, value)| !value.is_null()));
+        // Every key was read on its own before.
+        serde_json::from_value(Value::Object(merged))
+            .map_err(|error| SettingsError::Syntax { path: self.path.clone(), problem: error.to_string() })
+    }
+
+    /// Fails if the file has a key that nobody took.
+    pub fn finish(mut self) -> Result<(), SettingsError> {
+        let Some((_, key, _)) = self.left.first().cloned() else { return Ok(()) };
+        self.known.sort();
+        Err(SettingsError::Unknown { line: self.line_of(&key), path: self.path, key, known: self.known.join(", ") })
+    }
+
+    fn line_of(&self, written: &str) -> usize {
+        let starts = |line: &str| line.trim_start().trim_start_matches(['"', '\'']).starts_with(written);
+        1 + self.text.lines().position(starts).unwrap_or(0)
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
+    let syntax =
+        |problem: String| SettingsError::Syntax { path: path.to_owned(), problem: problem.trim_end().to_owned() };
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    let value: Value = match ending.as_deref() {
+        Some("toml") => toml::from_str(text).map_err(|error| syntax(error.to_string()))?,
+        Some("yaml" | "yml") => yaml_serde::from_str(text).map_err(|error| syntax(error.to_string()))?,
+        _ => return Err(SettingsError::Kind { path: path.to_owned() }),
+    };
+    match value {
+        Value::Object(keys) => Ok(keys),
+        Value::Null => Ok(Map::new()),
+        other => Err(syntax(format!("it holds {other}, expected keys with values"))),
+    }
+}

@@ -1,0 +1,166 @@
+//! The result folder of a run: report, records, table and pictures, written as a whole or not at all.
+//!
+//! Everything is written into a folder with a temporary name beside the final one, then renamed.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::measure::{
+    Comparison, MeasureError, Metric, Report, ResultFolder, RunInfo, comparison_table, requests_csv, summary_table,
+    write_atomic,
+};
+use crate::plot::{
+    FigureText, PlotError, RunCurves, Timeline, latency_bars, latency_cdf, throughput_reuse_bars, ttft_over_time,
+    write_png,
+};
+use crate::session::ledger::RequestRecord;
+
+/// Why there is no result folder.
+#[derive(Debug, Error)]
+pub enum ResultsError {
+    /// There is one already.
+    #[error("{} exists already\n  hint: `--force` replaces it, `--name NAME` writes another folder", path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder could not be made, renamed or removed.
+    #[error("{}: {cause}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+    /// A file could not be written or read.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// A picture could not be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+}
+
+/// Fails if the folder exists and may not be replaced.
+pub fn check_free(folder: &Path, force: bool) -> Result<(), ResultsError> {
+    if folder.exists() && !force { Err(ResultsError::Exists { path: folder.to_owned() }) } else { Ok(()) }
+}
+
+/// Writes report.json, run.json, requests.csv, table.txt and the pictures of one run.
+pub fn write_run(
+    folder: &Path,
+    force: bool,
+    report: &Report,
+    records: &[RequestRecord],
+    info: &RunInfo,
+) -> Result<(), ResultsError> {
+    check_free(folder, force)?;
+    write_folder(folder, |staging| {
+        report.write(&staging.join("report.json"))?;
+        info.write(&staging.join("run.json"))?;
+        write_atomic(&staging.join("requests.csv"), requests_csv(records).as_bytes())?;
+        write_atomic(&staging.join("table.txt"), summary_table(report).as_bytes())?;
+        let label = report.router_mode.clone().unwrap_or_else(|| "run".to_owned());
+        draw(staging, &[(label, report, records)])
+    })
+}
+
+/// Writes comparison.json, table.txt and the pictures of several runs into an existing or new folder.
+pub fn write_comparison(folder: &Path, runs: &[ResultFolder], comparison: &Comparison) -> Result<String, ResultsError> {
+    std::fs::create_dir_all(folder).map_err(|cause| ResultsError::Folder { path: folder.to_owned(), cause })?;
+    let reports: Vec<(String, Report)> = runs.iter().map(|run| (run.label.clone(), run.report.clone())).collect();
+    let table = comparison_table(&reports);
+    let parts: Vec<(String, &Report, &[RequestRecord])> =
+        runs.iter().map(|run| (run.label.clone(), &run.report, run.records.as_slice())).collect();
+    draw(folder, &parts)?;
+    write_atomic(&folder.join("comparison.json"), comparison.to_json().as_bytes())?;
+    write_atomic(&folder.join("table.txt"), table.as_bytes())?;
+    Ok(table)
+}
+
+fn write_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<(), ResultsError>) -> Result<(), ResultsError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| ResultsError::Folder { path, cause }
+    };
+    let name = folder.file_name().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
+    let staging = folder.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    std::fs::create_dir_all(&staging).map_err(failed(&staging))?;
+    let written = fill(&staging).and_then(|()| {
+        if folder.exists() {
+            std::fs::remove_dir_all(folder).map_err(failed(folder))?;
+        }
+        std::fs::rename(&staging, folder).map_err(failed(folder))
+    });
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_dir_all(&staging);
+    }
+    written
+}
+
+fn draw(folder: &Path, runs: &[(String, &Report, &[RequestRecord])]) -> Result<(), ResultsError> {
+    let curves: Vec<RunCurves> = runs.iter().map(|(label, report, records)| curves(label, report, records)).collect();
+    let timelines: Vec<Timeline> = runs.iter().map(|(label, _, records)| timeline(label, records)).collect();
+    let parameters = runs.first().map(|(_, report, _)| parameters(report)).unwrap_or_default();
+    let text = |title: &str| FigureText { title: title.to_owned(), parameters: parameters.clone() };
+    for (file, png) in [
+        ("latency.png", latency_bars(&curves, &text("Time to first token and time per output token"))?),
+        ("latency-cdf.png", latency_cdf(&curves, &text("Distribution of TTFT and TPOT over requests"))?),
+        ("throughput.png", throughput_reuse_bars(&curves, &text("Throughput and prefix reuse"))?),
+        ("timeline.png", ttft_over_time(&timelines, &text("TTFT and requests in flight over the run"))?),
+    ] {
+        write_png(&folder.join(file), &png)?;
+    }
+    Ok(())
+}
+
+fn curves(label: &str, report: &Report, records: &[RequestRecord]) -> RunCurves {
+    let samples = |metric: Metric| {
+        records.iter().filter(|record| record.completed()).filter_map(move |record| metric.sample(record)).collect()
+    };
+    RunCurves {
+        label: label.to_owned(),
+        ttft_ms: samples(Metric::Ttft),
+        tpot_ms: samples(Metric::Tpot),
+        e2e_latency_ms: samples(Metric::E2eLatency),
+        output_throughput_tok_s: report.output_throughput_tok_s.unwrap_or(f64::NAN),
+        request_throughput_rps: report.request_throughput_rps.unwrap_or(f64::NAN),
+        prefix_reused_ratio: report.first_admission_prefix_cache_reused_ratio.unwrap_or(f64::NAN),
+        completed_requests: report.completed_requests,
+        failed_requests: report.failed_requests,
+    }
+}
+
+fn timeline(label: &str, records: &[RequestRecord]) -> Timeline {
+    Timeline {
+        label: label.to_owned(),
+        sent_ms: records.iter().map(|record| record.sent_ms).collect(),
+        ttft_ms: records
+            .iter()
+            .map(|record| record.ttft_ms().filter(|_| record.completed()).unwrap_or(f64::NAN))
+            .collect(),
+        end_ms: records.iter().map(|record| record.end_ms).collect(),
+    }
+}
+
+/// The run's parameters, for the small print below a figure.
+fn parameters(report: &Report) -> String {
+    let mut parts = vec![
+        format!("workload {}", report.workload.as_deref().unwrap_or("unknown")),
+        format!("{} requests", report.num_requests),
+    ];
+    match (report.arrival_mode.as_deref(), report.concurrency) {
+        (_, Some(concurrency)) => parts.push(format!("closed loop, {concurrency} sessions at a time")),
+        (Some(mode), None) => parts.push(format!("arrivals by {mode}")),
+        (None, None) => {}
+    }
+    parts.push(format!("{} workers", report.requests_per_worker.len()));
+    if let Some(ratio) = report.speedup_ratio {
+        parts.push(format!("speedup ratio {ratio}"));
+    }
+    if let Some(seed) = report.seed {
+        parts.push(format!("seed {seed}"));
+    }
+    format!("{}\nAll times are simulated time.", parts.join(" · "))
+}
