@@ -1,6 +1,6 @@
 //! The engine as a machine: what arrives, when it wants to be woken, what comes out.
 //!
-//! A step's work is done when the step starts (see [`super::schedule`]) and its results wait until the step ends: cache
+//! A step's work is done when the step starts (see `schedule.rs`) and its results wait until the step ends: cache
 //! events first, then tokens in the order of the running batch. Requests that arrive at the very moment at which a step
 //! ends take part in the next one, which is why ending a step ([`Engine::complete_step`]) and starting one
 //! ([`Engine::start_step`]) are two verbs; [`Engine::advance`] does both.

@@ -4,7 +4,7 @@
 //! woken, [`Engine::advance`] lets time pass; what happens is pushed to the caller's buffer with the moment at which it
 //! happens. A step's work is decided when the step starts and becomes visible when it ends.
 //!
-//! Map: [`config`] the knobs, [`blocks`] the cache, [`sequence`] one request inside the engine, [`schedule`] who gets into
+//! Map: [`config`] the knobs, [`blocks`] the cache, [`sequence`] one request inside the engine, `schedule` who gets into
 //! a step, [`timing`] how long it takes, [`machine`] the three verbs, [`fleet`] several engines as one machine.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -3,6 +3,7 @@
 //! Map: [`clock`] the only reader of the wall clock, [`pacer`] the thread that owns a machine, [`serve`] connections on a
 //! listener, [`backend`] the trait behind both surfaces, [`http`] and [`grpc`] the surfaces, [`mocker`] the fleet of
 //! workers, [`gateway`] the router as a server, [`load`] the generator's transports, [`discovery`] how they find each other.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod backend;
 pub mod clock;

@@ -101,7 +101,7 @@ impl Backend for GatewayBackend {
             let input_tokens = call.prompt.len() as u32;
             let Some(mut routed) = self.gate.route(input_tokens, &chain, &excluded) else { break };
             if excluded.is_empty() {
-                metrics.decision.observe(arrived.elapsed().as_secs_f64());
+                metrics.decision.observe(wall_now().duration_since(arrived).as_secs_f64());
             } else {
                 metrics.rerouted.inc();
             }
@@ -214,38 +214,37 @@ impl Relay {
     }
 
     async fn next(&mut self) -> Option<Result<GenerateEvent, ServeError>> {
-        while !self.ended {
-            let message = match self.first.take() {
-                Some(first) => Ok(Some(first)),
-                None => self.messages.message().await,
-            };
-            match message.map(|message| message.and_then(|message| message.response)) {
-                Ok(Some(Body::Chunk(chunk))) => {
-                    if !self.started {
-                        self.started = true;
-                        self.booking.prefill_completed();
-                        self.gate.metrics.time_to_first_token.observe(self.arrived.elapsed().as_secs_f64());
-                    }
-                    return Some(Ok(GenerateEvent::Tokens {
-                        token_ids: chunk.token_ids,
-                        times_ns: chunk.token_times_ns,
-                        arrived_ns: chunk.arrived_ns,
-                        cached_tokens: chunk.cached_tokens,
-                    }));
-                }
-                Ok(Some(Body::Complete(complete))) => {
-                    self.ended = true;
-                    let reason =
-                        if complete.finish_reason == "abort" { FinishReason::Abort } else { FinishReason::Length };
-                    return Some(Ok(GenerateEvent::Finished { reason, cached_tokens: complete.cached_tokens }));
-                }
-                Ok(None) => {
-                    return Some(Err(self.fail(&Status::internal("it ended the request without its last message"))));
-                }
-                Err(status) => return Some(Err(self.fail(&status))),
-            }
+        if self.ended {
+            return None;
         }
-        None
+        let message = match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => self.messages.message().await,
+        };
+        Some(match message.map(|message| message.and_then(|message| message.response)) {
+            Ok(Some(Body::Chunk(chunk))) => {
+                if !self.started {
+                    self.started = true;
+                    self.booking.prefill_completed();
+                    let waited = wall_now().duration_since(self.arrived);
+                    self.gate.metrics.time_to_first_token.observe(waited.as_secs_f64());
+                }
+                Ok(GenerateEvent::Tokens {
+                    token_ids: chunk.token_ids,
+                    times_ns: chunk.token_times_ns,
+                    arrived_ns: chunk.arrived_ns,
+                    cached_tokens: chunk.cached_tokens,
+                })
+            }
+            Ok(Some(Body::Complete(complete))) => {
+                self.ended = true;
+                let aborted = complete.finish_reason == FinishReason::Abort.name();
+                let reason = if aborted { FinishReason::Abort } else { FinishReason::Length };
+                Ok(GenerateEvent::Finished { reason, cached_tokens: complete.cached_tokens })
+            }
+            Ok(None) => Err(self.fail(&Status::internal("it ended the request without its last message"))),
+            Err(status) => Err(self.fail(&status)),
+        })
     }
 
     fn fail(&mut self, status: &Status) -> ServeError {

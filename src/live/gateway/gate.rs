@@ -142,11 +142,18 @@ impl Gate {
         Ok(())
     }
 
-    /// A worker takes requests from now on. Workers get their numbers in the order of their first appearance.
-    pub fn worker_up(&self, url: &str, client: WorkerClient, suspect: Arc<tokio::sync::Notify>) -> WorkerId {
+    /// Gives a worker its number, which it keeps: workers are numbered in the order in which they were named or found,
+    /// not in the order in which connections happened to stand.
+    pub fn number(&self, url: &str) -> WorkerId {
         let mut state = self.lock();
         let next = WorkerId(state.ids.len() as u32);
-        let id = *state.ids.entry(url.to_owned()).or_insert(next);
+        *state.ids.entry(url.to_owned()).or_insert(next)
+    }
+
+    /// A worker takes requests from now on.
+    pub fn worker_up(&self, url: &str, client: WorkerClient, suspect: Arc<tokio::sync::Notify>) -> WorkerId {
+        let id = self.number(url);
+        let mut state = self.lock();
         state.workers.insert(id, WorkerEntry { id, url: url.to_owned(), client, suspect });
         state.tell(RouterInput::WorkerUp(id));
         self.worker_count.send_replace(state.workers.len());

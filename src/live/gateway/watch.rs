@@ -24,6 +24,7 @@ pub fn links_to(
     mismatches: &mpsc::UnboundedSender<String>,
 ) {
     for url in urls {
+        gate.number(url);
         tasks.spawn(link::keep(gate.clone(), url.clone(), stop.clone(), mismatches.clone()));
     }
 }
@@ -50,6 +51,7 @@ pub async fn links_in(
                 for registration in registrations {
                     let url = registration.url;
                     links.entry(url.clone()).or_insert_with(|| {
+                        gate.number(&url);
                         let token = stop.child_token();
                         tasks.spawn(link::keep(gate.clone(), url, token.clone(), mismatches.clone()));
                         token

@@ -1,7 +1,7 @@
 //! The load generator's live half: it sends what the driver releases and measures what comes back.
 //!
 //! [`workload`] turns a trace or a generator into requests, [`target`] learns what it talks to, [`observe`] times one
-//! request, [`transport`] sends it over [`grpc`] or [`http`], [`run`] paces the whole, [`results`] writes the folder and
+//! request, [`transport`] sends it over [`grpc`] or [`http`], [`mod@run`] paces the whole, [`results`] writes the folder and
 //! draws its pictures.
 
 pub mod config;

@@ -24,7 +24,7 @@ pub enum Connections {
     /// gRPC.
     Grpc(GrpcTransport),
     /// HTTP.
-    Http(HttpTransport),
+    Http(Box<HttpTransport>),
 }
 
 impl Connections {
@@ -32,7 +32,9 @@ impl Connections {
     pub async fn open(target: &Target, facts: &TargetFacts) -> Result<Self, String> {
         match target.transport {
             Transport::Grpc => GrpcTransport::open(target).await.map(Connections::Grpc),
-            Transport::Http => HttpTransport::open(target, &facts.model).map(Connections::Http),
+            Transport::Http => {
+                HttpTransport::open(target, &facts.model).map(|transport| Connections::Http(Box::new(transport)))
+            }
         }
     }
 
