@@ -23,7 +23,7 @@ enum Command {
 
 fn main() -> ExitCode {
     mockfleet::ui::log::init();
-    match Mockfleet::parse().command {
+    match Mockfleet::parse_from(std::env::args_os().map(cli::with_dashes)).command {
         Command::Mocker(arguments) => cli::finish(arguments),
         Command::Router(arguments) => cli::finish(arguments),
         Command::Loadgen(arguments) => cli::finish(arguments),

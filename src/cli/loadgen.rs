@@ -9,14 +9,15 @@ use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, above_zero, runtime, seconds};
+use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
 use crate::live::load::results::{check_free, write_comparison, write_run};
-use crate::live::load::target::Target;
+use crate::live::load::target::{Target, ask};
 use crate::live::load::{LoadConfig, LoadResult, Workload, run};
-use crate::live::shutdown::stop_signal;
+use crate::live::shutdown::StopSignal;
 use crate::measure::{Report, ResultFolder, RunFacts, RunInfo, compare, summary_table};
 use crate::rng::Seed;
+use crate::session::ledger::Outcome;
 use crate::session::plan::ArrivalMode;
 use crate::trace::{OnBadRow, PrefixRatioOptions, ReadOptions};
 
@@ -25,7 +26,13 @@ use crate::trace::{OnBadRow, PrefixRatioOptions, ReadOptions};
 /// Without a file it sends the standard prefix workload: groups of prompts that share their first half. `--trace` replays a
 /// Mooncake trace. Results go to results/WORKLOAD-MODE/. All times are simulated time: wall clock × the fleet's speedup.
 #[derive(Debug, Parser)]
-#[command(name = "loadgen", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "loadgen",
+    version,
+    max_term_width = 110,
+    allow_negative_numbers = true,
+    args_conflicts_with_subcommands = true
+)]
 pub struct LoadgenArgs {
     #[command(subcommand)]
     command: Option<Command>,
@@ -55,6 +62,10 @@ pub struct LoadSettings {
     /// Seconds of wall clock that a request may take [default: 600].
     #[arg(long, value_name = "SECONDS", help_heading = "Server")]
     request_timeout_s: Option<f64>,
+
+    /// Empty the workers' caches before the run.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Server")]
+    flush_cache: Option<bool>,
 
     /// Closed loop: so many sessions at a time; trace timestamps are ignored [default without a trace: 32].
     #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
@@ -151,6 +162,12 @@ impl Program for LoadgenArgs {
             return compare_runs(&arguments);
         }
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
+        if self.settings.concurrency.is_some() {
+            file.forget("arrival_speedup_ratio");
+        }
+        if self.settings.arrival_speedup_ratio.is_some() {
+            file.forget("concurrency");
+        }
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
         send_workload(&settings)
@@ -242,6 +259,7 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
             "request_timeout_s",
             settings.request_timeout_s.unwrap_or(600.0),
         )?),
+        flush_cache: settings.flush_cache.unwrap_or(false),
         progress: !settings.no_progress.unwrap_or(false) && std::io::stderr().is_terminal(),
     };
     let workload = settings.workload(arrival)?;
@@ -258,11 +276,12 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
     let notes = workload.notes.clone();
     let started_unix_s = unix_seconds();
     let result = runtime()?.block_on(async {
-        let facts = crate::live::load::target::ask(&config.target).await.map_err(Failure::run)?;
+        let stop = StopSignal::install().map_err(Failure::run)?;
+        let facts = ask(&config.target).await.map_err(Failure::run)?;
         let folder =
             results.join(settings.name.clone().unwrap_or_else(|| format!("{workload_name}-{}", facts.router_mode)));
         check_free(&folder, force).map_err(Failure::run)?;
-        run(&config, workload, stop_signal()).await.map(|result| (folder, result)).map_err(Failure::run)
+        run(&config, facts, workload, stop.wait()).await.map(|result| (folder, result)).map_err(Failure::run)
     });
     let (folder, result) = result?;
     let facts = RunFacts {
@@ -282,9 +301,9 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
     let info = run_info(&result, started_unix_s);
     write_run(&folder, force, &report, &result.records, &info).map_err(Failure::run)?;
     if json {
-        print!("{}", report.to_json());
+        say(report.to_json());
     } else {
-        print!("{}", summary_table(&report));
+        say(summary_table(&report));
         eprintln!("results in {}", folder.display());
     }
     for warning in &info.warnings {
@@ -292,20 +311,28 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
     }
     if report.failed_requests + result.dropped > 0 && !settings.allow_failures.unwrap_or(false) {
         let first = result.records.iter().find_map(|record| match &record.outcome {
-            crate::session::ledger::Outcome::Failed { message, .. } => Some(message.as_str()),
-            crate::session::ledger::Outcome::Completed => None,
+            Outcome::Failed { message, .. } => Some(message.as_str()),
+            Outcome::Completed => None,
         });
         return Err(Failure::run(format!(
-            "{} of {} requests failed; the first: {}",
+            "{} of {} requests failed and {} were never sent; the first failure: {}",
             report.failed_requests,
             report.num_requests,
-            first.unwrap_or("never sent")
+            result.dropped,
+            first.unwrap_or("none")
         )));
     }
     Ok(())
 }
 
 fn warnings(result: &LoadResult, mut notes: Vec<String>) -> Vec<String> {
+    if result.facts.cached_blocks > 0 && !result.flushed {
+        notes.push(format!(
+            "the workers' caches held {} blocks when the run began: prefix reuse may come from an earlier run \
+             (--flush-cache empties them)",
+            result.facts.cached_blocks
+        ));
+    }
     if result.dropped > 0 {
         notes.push(format!("{} requests were never sent, since a turn before them failed", result.dropped));
     }
@@ -332,13 +359,19 @@ fn run_info(result: &LoadResult, started_unix_s: f64) -> RunInfo {
     let median_ttft_ms = ttft_ms.get(ttft_ms.len() / 2).copied().unwrap_or(f64::INFINITY);
     if let Some(late_ms) = info.wall_p99_pacer_lateness_ms {
         let simulated_ms = late_ms * result.facts.speedup_ratio;
-        if simulated_ms > LATENESS_SHARE * median_ttft_ms {
+        if median_ttft_ms.is_finite() && simulated_ms > LATENESS_SHARE * median_ttft_ms {
             info.warnings.push(format!(
                 "requests were released up to {simulated_ms:.1} ms (simulated, p99) late, more than {:.0} % of the median \
                  TTFT of {median_ttft_ms:.1} ms: a lower speedup ratio or a quieter machine gives truer figures",
                 LATENESS_SHARE * 100.0
             ));
         }
+    }
+    if result.merged_tokens > 0 {
+        info.warnings.push(format!(
+            "{} tokens came together with the one before, since this program or a server lagged: their gap is shared evenly",
+            result.merged_tokens
+        ));
     }
     info
 }
@@ -381,9 +414,9 @@ fn compare_runs(arguments: &CompareArgs) -> Result<(), Failure> {
     let output = arguments.output.clone().unwrap_or_else(|| common_parent(&arguments.folders));
     let table = write_comparison(&output, &runs, &comparison).map_err(Failure::run)?;
     if arguments.json {
-        print!("{}", comparison.to_json());
+        say(comparison.to_json());
     } else {
-        print!("{table}");
+        say(table);
         eprintln!("pictures in {}", output.display());
     }
     for warning in &comparison.warnings {

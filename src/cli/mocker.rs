@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::engine::EngineSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, above_zero, runtime, seconds};
+use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
 use crate::live::mocker::{MockerConfig, start};
-use crate::live::shutdown::stop_signal;
+use crate::live::shutdown::StopSignal;
 use crate::trace::DEFAULT_VOCAB_TOKENS;
 
 /// Start a fleet of mock engines that behave like vLLM: one port a worker, gRPC and HTTP on it.
@@ -20,7 +20,7 @@ use crate::trace::DEFAULT_VOCAB_TOKENS;
 /// Every worker schedules, caches and times requests as a real engine would, without a GPU. A router on the same machine
 /// finds the workers by itself.
 #[derive(Debug, Parser)]
-#[command(name = "mocker", version, max_term_width = 110)]
+#[command(name = "mocker", version, max_term_width = 110, allow_negative_numbers = true)]
 pub struct MockerArgs {
     /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
     #[arg(long, value_name = "FILE")]
@@ -109,14 +109,15 @@ impl Program for MockerArgs {
     fn run(self) -> Result<(), Failure> {
         let config = self.resolve()?;
         runtime()?.block_on(async {
+            let stop = StopSignal::install().map_err(Failure::run)?;
             let fleet = start(&config).await.map_err(Failure::run)?;
             for (index, url) in fleet.urls().iter().enumerate() {
-                println!(
-                    "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}",
+                say(format_args!(
+                    "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}\n",
                     config.model, config.engine.num_gpu_blocks, config.engine.block_size, config.speedup_ratio
-                );
+                ));
             }
-            stop_signal().await;
+            stop.wait().await;
             eprintln!("stopping: running requests have {} s", config.grace.as_secs_f64());
             let lateness = fleet.lateness();
             let summary = fleet.stop().await;

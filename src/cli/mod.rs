@@ -11,6 +11,8 @@ pub mod router;
 pub mod settings;
 pub mod trace;
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -52,7 +54,7 @@ pub trait Program: Parser {
 /// Parses the command line, runs the program, prints its error and returns its exit code.
 pub fn start<P: Program>() -> ExitCode {
     crate::ui::log::init();
-    let arguments = P::parse();
+    let arguments = P::parse_from(std::env::args_os().map(with_dashes));
     finish(arguments)
 }
 
@@ -71,6 +73,19 @@ pub fn finish<P: Program>(arguments: P) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Flags may be written with `_` as well, as configuration keys are.
+pub fn with_dashes(argument: OsString) -> OsString {
+    let Some(text) = argument.to_str() else { return argument };
+    let Some(flag) = text.strip_prefix("--") else { return argument };
+    let (name, value) = flag.split_at(flag.find('=').unwrap_or(flag.len()));
+    format!("--{}{value}", name.replace('_', "-")).into()
+}
+
+/// Prints to stdout. A reader that has seen enough and is gone (`| head`) is no error.
+pub(crate) fn say(text: impl std::fmt::Display) {
+    let _ = write!(std::io::stdout().lock(), "{text}");
 }
 
 /// The runtime of a program.

@@ -9,10 +9,10 @@ use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, runtime, seconds};
+use crate::cli::{Failure, Program, runtime, say, seconds};
 use crate::live::discovery::parse_worker_list;
 use crate::live::gateway::{GatewayConfig, start};
-use crate::live::shutdown::stop_signal;
+use crate::live::shutdown::StopSignal;
 use crate::router::{RouterConfig, RouterMode};
 
 /// Route requests to the workers of a fleet: OpenAI's HTTP API and gRPC on one port.
@@ -20,7 +20,7 @@ use crate::router::{RouterConfig, RouterMode};
 /// Workers on this machine are found by themselves; `--workers` names others. With `--router-mode kv` a request goes where
 /// its prefix is cached, unless that worker has too much to do.
 #[derive(Debug, Parser)]
-#[command(name = "router", version, max_term_width = 110)]
+#[command(name = "router", version, max_term_width = 110, allow_negative_numbers = true)]
 pub struct RouterArgs {
     /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
     #[arg(long, value_name = "FILE")]
@@ -128,18 +128,19 @@ impl Program for RouterArgs {
     fn run(self) -> Result<(), Failure> {
         let config = self.resolve()?;
         runtime()?.block_on(async {
+            let stop = StopSignal::install().map_err(Failure::run)?;
             let gateway = start(&config).await.map_err(Failure::run)?;
             let workers = gateway.backend().gate().workers();
-            println!(
-                "router at http://{}: mode {}, {} workers",
+            say(format_args!(
+                "router at http://{}: mode {}, {} workers\n",
                 gateway.address(),
                 config.router.router_mode.name(),
                 workers.len()
-            );
+            ));
             for worker in workers {
-                println!("worker {} at {}", worker.id, worker.url);
+                say(format_args!("worker {} at {}\n", worker.id, worker.url));
             }
-            stop_signal().await;
+            stop.wait().await;
             eprintln!("stopping: requests in flight have {} s", config.grace.as_secs_f64());
             gateway.stop().await;
             Ok(())

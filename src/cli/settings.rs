@@ -82,7 +82,7 @@ impl SettingsFile {
             .map_err(|cause| SettingsError::Unreadable { path: path.to_owned(), cause })?;
         let left = parse(path, &text)?
             .into_iter()
-            .map(|(written, value)| (written.replace('-', "_"), written, value))
+            .map(|(written, value)| (own_name(&written.replace('-', "_")), written, value))
             .collect();
         Ok(SettingsFile { path: path.to_owned(), text, left, known: Vec::new() })
     }
@@ -113,6 +113,11 @@ impl SettingsFile {
             .map_err(|error| SettingsError::Syntax { path: self.path.clone(), problem: error.to_string() })
     }
 
+    /// Leaves a key out, since a flag that excludes it was given.
+    pub fn forget(&mut self, key: &str) {
+        self.left.retain(|(known, ..)| known != key);
+    }
+
     /// Fails if the file has a key that nobody took.
     pub fn finish(mut self) -> Result<(), SettingsError> {
         let Some((_, key, _)) = self.left.first().cloned() else { return Ok(()) };
@@ -121,9 +126,29 @@ impl SettingsFile {
     }
 
     fn line_of(&self, written: &str) -> usize {
-        let starts = |line: &str| line.trim_start().trim_start_matches(['"', '\'']).starts_with(written);
-        1 + self.text.lines().position(starts).unwrap_or(0)
+        let holds = |line: &str| {
+            let key = line.split(['=', ':']).next().unwrap_or_default();
+            key.trim().trim_matches(['"', '\'']) == written
+        };
+        1 + self.text.lines().position(holds).unwrap_or(0)
     }
+}
+
+/// Names of the peers' for keys of ours.
+const ALIASES: [(&str, &str); 9] = [
+    ("num_gpu_blocks_override", "num_gpu_blocks"),
+    ("kv_cache_block_size", "block_size"),
+    ("http_host", "host"),
+    ("http_port", "port"),
+    ("router_kv_overlap_score_credit", "overlap_score_credit"),
+    ("router_prefill_load_scale", "prefill_load_scale"),
+    ("input_dataset", "trace"),
+    ("requests", "num_requests"),
+    ("num_prefix_prompts", "num_prefix_groups"),
+];
+
+fn own_name(key: &str) -> String {
+    ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| own).to_owned()
 }
 
 fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {

@@ -6,13 +6,13 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde_json::json;
 
-use crate::cli::{Failure, Program};
+use crate::cli::{Failure, Program, say};
 use crate::rng::Seed;
 use crate::trace::{ConversationOptions, ReadOptions, TraceStats, conversation_like, read_all, write_rows};
 
 /// Make traces, and tell what is in them.
 #[derive(Debug, Parser)]
-#[command(name = "trace", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "trace", version, max_term_width = 110, allow_negative_numbers = true, arg_required_else_help = true)]
 pub struct TraceArgs {
     #[command(subcommand)]
     command: Option<Command>,
@@ -102,13 +102,13 @@ fn stats(arguments: &StatsArgs) -> Result<(), Failure> {
     ];
     if arguments.json {
         let object: serde_json::Map<_, _> = figures.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        println!("{}", serde_json::Value::Object(object));
+        say(format_args!("{}\n", serde_json::Value::Object(object)));
         return Ok(());
     }
     for (key, value) in figures {
         match value.as_f64().filter(|_| value.is_f64()) {
-            Some(number) => println!("{key:<36}{number:>16.4}"),
-            None => println!("{key:<36}{value:>16}"),
+            Some(number) => say(format_args!("{key:<36}{number:>16.4}\n")),
+            None => say(format_args!("{key:<36}{value:>16}\n")),
         }
     }
     Ok(())

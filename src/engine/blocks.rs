@@ -262,7 +262,7 @@ impl BlockPool {
         self.inactive -= 1;
     }
 
-    /// Checks the pool's invariants and names the first that is broken. For tests and `--check`; costs O(blocks).
+    /// Checks the pool's invariants and names the first that is broken. For tests; costs O(blocks).
     pub fn check(&self) -> Result<(), String> {
         let mut listed = 0;
         let mut at = self.oldest;

@@ -1,5 +1,7 @@
 //! What an engine tells the world about its cache: blocks stored, removed, all cleared.
 
+use std::sync::Arc;
+
 use crate::ids::{SequenceHash, TokensHash};
 
 /// One change of an engine's cache. Numbers count from 0 for each engine, without gaps.
@@ -38,5 +40,5 @@ pub struct StoredBlock {
     /// Hash of the block's tokens alone.
     pub tokens_hash: TokensHash,
     /// The block's tokens; empty unless `emit_kv_token_ids` is set.
-    pub token_ids: Box<[u32]>,
+    pub token_ids: Arc<[u32]>,
 }

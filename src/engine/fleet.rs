@@ -90,7 +90,7 @@ impl Fleet {
         self.each_due(now, out, |engine, scratch| engine.start_step(now, scratch));
     }
 
-    /// Checks every engine's invariants and names the first that is broken. For tests and `--check`.
+    /// Checks every engine's invariants and names the first that is broken. For tests.
     pub fn check(&self) -> Result<(), String> {
         for (index, engine) in self.engines.iter().enumerate() {
             engine.check().map_err(|broken| format!("worker {index}: {broken}"))?;

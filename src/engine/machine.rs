@@ -148,7 +148,7 @@ pub enum EngineOutput {
     },
     /// Answer to [`EngineInput::FlushCache`].
     Flushed {
-        /// False if a request holds blocks.
+        /// False if a request holds blocks or a step is running.
         done: bool,
     },
 }
@@ -213,7 +213,8 @@ impl Engine {
             EngineInput::Submit(request) => self.submit(now, request),
             EngineInput::Cancel(id) => self.cancel(now, id),
             EngineInput::FlushCache => {
-                let done = self.pool.active() == 0;
+                // A running step has events to tell that belong before the flush.
+                let done = self.pool.active() == 0 && self.step.is_none();
                 if done {
                     self.pool.clear_inactive();
                     if self.config.enable_prefix_caching {
@@ -348,7 +349,7 @@ impl Engine {
         }
     }
 
-    /// Checks the engine's invariants and names the first that is broken. For tests and `--check`.
+    /// Checks the engine's invariants and names the first that is broken. For tests.
     pub fn check(&self) -> Result<(), String> {
         self.pool.check()?;
         let queued = self.running.len() + self.waiting.len();

@@ -134,7 +134,10 @@ impl Engine {
         let sequence = &self.sequences[slot];
         let before = if hit_blocks > 0 { hit_blocks * block_size } else { sequence.computed_tokens };
         let remaining = sequence.known_tokens() - before;
-        if draft.budget == 0 || (!self.config.enable_chunked_prefill && remaining > draft.budget) {
+        // Without chunking a prompt is computed in one step; output that a preempted sequence has to make up for may still
+        // be split, or a sequence longer than a step could never come back.
+        let prompt_left = sequence.prompt_tokens.saturating_sub(before);
+        if draft.budget == 0 || (!self.config.enable_chunked_prefill && prompt_left > draft.budget) {
             return Grant::Blocked;
         }
         let tokens = remaining.min(draft.budget);

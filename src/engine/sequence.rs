@@ -1,5 +1,7 @@
 //! One request inside the engine: its tokens, how far they are computed, and the blocks it holds.
 
+use std::sync::Arc;
+
 use crate::engine::blocks::{BlockIndex, BlockPool};
 use crate::engine::config::EngineConfig;
 use crate::engine::events::StoredBlock;
@@ -123,7 +125,7 @@ impl Sequence {
                     runs.push(StoredRun { parent, blocks: Vec::new() });
                 }
                 let token_ids =
-                    if config.emit_kv_token_ids { self.block_tokens(index, config.block_size) } else { Box::default() };
+                    if config.emit_kv_token_ids { self.block_tokens(index, config.block_size) } else { Arc::default() };
                 let block = StoredBlock { sequence_hash: id.sequence, tokens_hash: id.tokens, token_ids };
                 if let Some(run) = runs.last_mut() {
                     run.blocks.push(block);
@@ -147,7 +149,7 @@ impl Sequence {
         }
     }
 
-    fn block_tokens(&self, block: usize, block_size: u32) -> Box<[u32]> {
+    fn block_tokens(&self, block: usize, block_size: u32) -> Arc<[u32]> {
         let size = block_size as usize;
         self.tokens[block * size..(block + 1) * size].into()
     }

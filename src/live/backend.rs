@@ -20,6 +20,12 @@ pub struct GenerateCall {
     pub seed: Option<u64>,
 }
 
+/// A seed as protocol A can carry it: 32 bits. Both surfaces fold, so that a request gives the same tokens whichever way
+/// it comes.
+pub fn fold_seed(seed: u64) -> u32 {
+    (seed ^ (seed >> 32)) as u32
+}
+
 /// An accepted request.
 pub struct Generation {
     /// The worker that serves it (its address), as response headers name it.
@@ -92,9 +98,12 @@ pub enum ServeError {
         /// What happened.
         message: String,
     },
-    /// The server is being stopped (HTTP 503, UNAVAILABLE).
+    /// The server is being stopped and takes no requests (HTTP 503, UNAVAILABLE).
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The server was stopped while the request ran, and its grace period is over (HTTP 503, ABORTED).
+    #[error("the request was aborted: the server was stopped")]
+    Stopped,
 }
 
 /// Facts about the model that a server shows.

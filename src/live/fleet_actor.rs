@@ -68,8 +68,10 @@ pub enum Reply {
     },
     /// It can never run.
     Rejected(RejectReason),
-    /// It was aborted.
+    /// Somebody asked to abort it.
     Aborted,
+    /// The fleet was stopped.
+    Stopped,
 }
 
 /// What servers may read of a worker at any time.
@@ -140,10 +142,10 @@ impl FleetActor {
         }
     }
 
-    fn cancel(&mut self, now: SimTime, worker: WorkerId, id: RequestId) {
+    fn cancel(&mut self, now: SimTime, worker: WorkerId, id: RequestId, last_word: Reply) {
         self.fleet.handle(now, FleetInput { worker, input: EngineInput::Cancel(id) }, &mut self.out);
         if let Some(request) = self.requests.remove(&(worker, id)) {
-            let _ = request.reply.send(Reply::Aborted);
+            let _ = request.reply.send(last_word);
         }
         self.publish(worker);
     }
@@ -214,12 +216,12 @@ impl Paced for FleetActor {
                 self.fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut self.out);
                 self.publish(worker);
             }
-            FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id),
+            FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id, Reply::Aborted),
             FleetCommand::AbortAll => {
                 let mut live: Vec<(WorkerId, RequestId)> = self.requests.keys().copied().collect();
                 live.sort_unstable();
                 for (worker, id) in live {
-                    self.cancel(now, worker, id);
+                    self.cancel(now, worker, id, Reply::Stopped);
                 }
             }
             FleetCommand::Flush { worker, reply } => {

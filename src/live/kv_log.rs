@@ -16,7 +16,7 @@ use crate::ids::SequenceHash;
 /// Events kept for replay.
 const KEPT_EVENTS: usize = 10_000;
 /// Token ids kept for replay (4 bytes each).
-const KEPT_TOKENS: usize = 8 << 20;
+const KEPT_TOKENS: usize = 2 << 20;
 
 /// What a subscriber gets.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub enum KvRead {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Mirrored {
     parent: Option<SequenceHash>,
     block: StoredBlock,
@@ -69,6 +69,7 @@ impl KvLog {
     pub fn push(&self, event: KvEvent) {
         let next = {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            debug_assert_eq!(event.event_id, inner.next_event_id, "events are numbered without gaps");
             inner.mirror(&event.data);
             inner.next_event_id = event.event_id + 1;
             inner.kept_tokens += tokens_in(&event.data);
@@ -89,12 +90,16 @@ impl KvLog {
 
     /// Everything from event `from` on.
     pub fn read(&self, from: u64) -> KvRead {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let first_kept = inner.kept.front().map_or(inner.next_event_id, |event| event.event_id);
-        if from < first_kept || from > inner.next_event_id {
-            return KvRead::Snapshot { changes: inner.snapshot(), next_event_id: inner.next_event_id };
-        }
-        KvRead::Events(inner.kept.iter().skip((from - first_kept) as usize).cloned().collect())
+        let (mirror, next_event_id) = {
+            let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let first_kept = inner.kept.front().map_or(inner.next_event_id, |event| event.event_id);
+            if from >= first_kept && from <= inner.next_event_id {
+                return KvRead::Events(inner.kept.iter().skip((from - first_kept) as usize).cloned().collect());
+            }
+            // The pacer waits for the lock: only handles are copied under it.
+            (inner.mirror.clone(), inner.next_event_id)
+        };
+        KvRead::Snapshot { changes: snapshot(&mirror), next_event_id }
     }
 }
 
@@ -116,27 +121,28 @@ impl Inner {
             KvEventData::Cleared => self.mirror.clear(),
         }
     }
+}
 
-    fn snapshot(&self) -> Vec<KvEventData> {
-        let mut children: FxHashMap<Option<SequenceHash>, Vec<SequenceHash>> = FxHashMap::default();
-        for (hash, mirrored) in &self.mirror {
-            // A block whose parent was evicted cannot be reached until the parent is stored again, by its old name.
-            children.entry(mirrored.parent).or_default().push(*hash);
-        }
-        let mut changes = vec![KvEventData::Cleared];
-        let mut open: Vec<Option<SequenceHash>> = vec![None];
-        while let Some(parent) = open.pop() {
-            let mut hashes = children.remove(&parent).unwrap_or_default();
-            hashes.sort_unstable();
-            for hash in hashes {
-                if let Some(mirrored) = self.mirror.get(&hash) {
-                    changes.push(KvEventData::Stored { parent, blocks: vec![mirrored.block.clone()] });
-                    open.push(Some(hash));
-                }
+/// Changes that build the cache from nothing: parents before their children, siblings in a fixed order.
+fn snapshot(mirror: &FxHashMap<SequenceHash, Mirrored>) -> Vec<KvEventData> {
+    let mut children: FxHashMap<Option<SequenceHash>, Vec<SequenceHash>> = FxHashMap::default();
+    for (hash, mirrored) in mirror {
+        // A block whose parent was evicted cannot be placed by one who starts from the snapshot; it is left out.
+        children.entry(mirrored.parent).or_default().push(*hash);
+    }
+    let mut changes = vec![KvEventData::Cleared];
+    let mut open: Vec<Option<SequenceHash>> = vec![None];
+    while let Some(parent) = open.pop() {
+        let mut hashes = children.remove(&parent).unwrap_or_default();
+        hashes.sort_unstable();
+        for hash in hashes {
+            if let Some(mirrored) = mirror.get(&hash) {
+                changes.push(KvEventData::Stored { parent, blocks: vec![mirrored.block.clone()] });
+                open.push(Some(hash));
             }
         }
-        changes
     }
+    changes
 }
 
 fn tokens_in(data: &KvEventData) -> usize {

@@ -139,6 +139,7 @@ fn run<M: Paced>(mut machine: M, clock: LiveClock, receiver: &Receiver<Message<M
                 let at = at.max(last);
                 // What was due before it arrived comes first.
                 while let Some(deadline) = machine.next_deadline().filter(|deadline| *deadline <= at) {
+                    lateness.record(late(clock, deadline));
                     machine.advance(deadline);
                 }
                 machine.handle(at, input);
@@ -146,8 +147,7 @@ fn run<M: Paced>(mut machine: M, clock: LiveClock, receiver: &Receiver<Message<M
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(deadline) = machine.next_deadline() {
-                    let late_ns = clock.now().since(deadline).0 as f64 / clock.speedup_ratio();
-                    lateness.record(Duration::from_nanos(late_ns as u64));
+                    lateness.record(late(clock, deadline));
                     machine.advance(deadline);
                     last = last.max(deadline);
                 }
@@ -155,6 +155,11 @@ fn run<M: Paced>(mut machine: M, clock: LiveClock, receiver: &Receiver<Message<M
             Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Wall time since a deadline.
+fn late(clock: LiveClock, deadline: SimTime) -> Duration {
+    Duration::from_nanos((clock.now().since(deadline).0 as f64 / clock.speedup_ratio()) as u64)
 }
 
 /// Linux rounds the time-outs of ordinary threads by 50 µs unless told otherwise.

@@ -19,8 +19,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::live::grpc::{OVERLAP_KEY, WORKER_KEY};
 
-const WINDOW_BYTES: u32 = 8 << 20;
+/// Room for a long prompt on each stream, and for all of them on a connection: one slow stream holds up no other.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 const MAX_STREAMS: u32 = 1 << 20;
+/// What waits to be sent on a stream; small, so that tokens for a client that lags are put together instead of queued.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
 
 /// Serves until `stop`: then no new connection is taken, open ones end after their requests in flight, and `closed` ends
 /// the wait for them.
@@ -60,8 +64,9 @@ async fn connection(stream: TcpStream, routes: Router, stop: CancellationToken, 
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES);
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES);
     let service = TowerToHyperService::new(routes);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);

@@ -113,7 +113,7 @@ impl Metric {
             }
             Metric::E2eLatency => "last token - sent; one sample per completed request with output",
             Metric::OutputTokenThroughputPerUser => {
-                "1000 / itl_ms in tokens per second, over the gaps of itl_ms that are above 0; one sample per gap"
+                "1000 / itl_ms in tokens per second, over the gaps of itl_ms that are above 0; one sample per gap; replay only"
             }
             Metric::EffectiveTtft => {
                 "first token - intended send; includes the wait that a late sender would hide; one sample per \

@@ -128,7 +128,11 @@ fn bookings_share_prefixes() {
 fn stored(parent: Option<SequenceHash>, chain: &[BlockId]) -> KvEventData {
     let blocks = chain
         .iter()
-        .map(|id| StoredBlock { sequence_hash: id.sequence, tokens_hash: id.tokens, token_ids: Box::default() })
+        .map(|id| StoredBlock {
+            sequence_hash: id.sequence,
+            tokens_hash: id.tokens,
+            token_ids: std::sync::Arc::default(),
+        })
         .collect();
     KvEventData::Stored { parent, blocks }
 }
@@ -174,7 +178,7 @@ fn index_takes_opaque_names() {
         .map(|(id, name)| StoredBlock {
             sequence_hash: SequenceHash(name),
             tokens_hash: id.tokens,
-            token_ids: Box::default(),
+            token_ids: std::sync::Arc::default(),
         })
         .collect();
     index.apply(WorkerId(3), &KvEventData::Stored { parent: None, blocks: foreign[..1].to_vec() });

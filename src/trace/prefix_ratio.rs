@@ -139,9 +139,9 @@ struct Draw {
 
 fn check(options: &PrefixRatioOptions) -> Result<(), WorkloadError> {
     let at_least_1 = [
-        ("isl_tokens", u64::from(options.isl_tokens)),
-        ("osl_tokens", u64::from(options.osl_tokens)),
-        ("requests", options.requests),
+        ("isl", u64::from(options.isl_tokens)),
+        ("osl", u64::from(options.osl_tokens)),
+        ("num_requests", options.requests),
         ("num_prefix_groups", u64::from(options.num_prefix_groups)),
         ("block_tokens", u64::from(options.block_tokens)),
     ];

@@ -1,5 +1,7 @@
 //! The log: warnings and errors by default, `RUST_LOG` for more (`RUST_LOG=info`, `RUST_LOG=mockfleet=debug`).
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -12,7 +14,11 @@ pub fn init() {
         Ok(_) => (Targets::new().with_default(tracing::Level::WARN), None),
         Err(error) => (Targets::new().with_default(tracing::Level::WARN), Some(error)),
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).without_time();
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time();
     // A second call would fail: then a log is set up already, which is all that is wanted.
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     if let Some(error) = problem {

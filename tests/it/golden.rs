@@ -1,7 +1,9 @@
 //! Golden cases: results measured on the reference, matched within one microsecond and exactly in counts.
 //!
-//! Each folder of tests/golden holds a case, its trace and what the reference did. A small virtual-time loop drives the
-//! engines; the order at one moment is: steps end, requests arrive, steps start.
+//! Each folder of tests/golden holds a case, its trace and what the reference did. The rows take the way that they take
+//! in the product: read, planned into sessions, released by the driver, computed by the fleet; only the clock is a loop
+//! in here. The order at one moment is: steps end, the driver hears of it, requests that are due go to the workers in
+//! turn, steps start.
 
 use std::path::{Path, PathBuf};
 
@@ -9,148 +11,162 @@ use mockfleet::engine::{
     EngineConfig, EngineInput, EngineOutput, EngineRequest, EngineStats, Fleet, FleetInput, FleetOutput,
 };
 use mockfleet::ids::{RequestId, WorkerId};
+use mockfleet::live::load::Workload;
 use mockfleet::rng::Seed;
+use mockfleet::session::driver::{Driver, DriverInput};
+use mockfleet::session::plan::ArrivalMode;
 use mockfleet::time::SimTime;
+use mockfleet::trace::ReadOptions;
 use serde_json::Value;
 
 /// Largest difference of a time, milliseconds.
 const TOLERANCE_MS: f64 = 0.001;
+/// More moments than any case has; a loop that stands still is an error, not a hang.
+const MAX_MOMENTS: usize = 100_000;
 
-struct Arrival {
-    at: SimTime,
-    worker: WorkerId,
-    prompt: Vec<u32>,
-    output_tokens: u32,
+/// What is to be run, from a case and its trace.
+pub(crate) struct Scenario {
+    pub name: String,
+    pub engines: Vec<EngineConfig>,
+    pub workload: Workload,
+    pub mode: ArrivalMode,
 }
 
+/// What became of one row.
 #[derive(Debug, Default, Clone, PartialEq)]
-struct Life {
-    worker: u32,
-    admissions: Vec<(f64, u32)>,
-    first_token_ms: Option<f64>,
-    last_token_ms: Option<f64>,
-    tokens: u32,
-    rejected: bool,
+pub(crate) struct Life {
+    pub arrival_ms: Option<f64>,
+    pub input_tokens: u32,
+    pub worker: u32,
+    /// Time and reused tokens.
+    pub admissions: Vec<(f64, u32)>,
+    pub first_token_ms: Option<f64>,
+    pub last_token_ms: Option<f64>,
+    pub output_tokens: u32,
+    pub completed: bool,
 }
 
-struct Run {
-    lives: Vec<Life>,
+pub(crate) struct Run {
+    /// By row of the trace.
+    pub lives: Vec<Life>,
     /// (time, worker, stats) at each step's end and each submission, as the reference publishes them.
     published: Vec<(SimTime, WorkerId, EngineStats)>,
 }
 
-fn drive(configs: &[EngineConfig], arrivals: &[Arrival]) -> Run {
-    let mut fleet = Fleet::new(configs).expect("a valid configuration");
-    let mut run = Run { lives: vec![Life::default(); arrivals.len()], published: Vec::new() };
-    let mut out = Vec::new();
-    let mut next = 0;
-    loop {
-        let arrival = arrivals.get(next).map(|a| a.at);
-        let Some(now) = [arrival, fleet.next_deadline()].into_iter().flatten().min() else { break };
-        fleet.complete_steps(now, &mut out);
-        run.note(&mut out);
-        while let Some(arrival) = arrivals.get(next).filter(|a| a.at <= now) {
-            let request = EngineRequest {
-                id: RequestId(next as u64),
-                prompt: arrival.prompt.clone(),
-                max_output_tokens: arrival.output_tokens,
-                output_seed: Seed(7).nth(next as u64),
-                vocab_tokens: 1 << 20,
-            };
-            run.lives[next].worker = arrival.worker.0;
-            fleet.handle(now, FleetInput { worker: arrival.worker, input: EngineInput::Submit(request) }, &mut out);
-            let stats = fleet.stats(arrival.worker).expect("a known worker");
-            run.published.push((now, arrival.worker, stats));
-            next += 1;
-        }
-        fleet.start_steps(now, &mut out);
-        run.note(&mut out);
-        fleet.check().unwrap_or_else(|broken| panic!("at {now}: {broken}"));
+impl Scenario {
+    fn new(name: &str, case: &Value, trace: &Path) -> Scenario {
+        let fails = |what: &str, error: &dyn std::fmt::Display| -> ! { panic!("case {name}: {what}: {error}") };
+        let engine: EngineConfig =
+            serde_json::from_value(case["engine"].clone()).unwrap_or_else(|error| fails("engine", &error));
+        let mode: ArrivalMode =
+            serde_json::from_value(case["arrival"].clone()).unwrap_or_else(|error| fails("arrival", &error));
+        let block_tokens = case["trace_block_size"].as_u64().expect("trace_block_size") as u32;
+        let options = ReadOptions { block_tokens, ..ReadOptions::default() };
+        let need_timestamps = matches!(mode, ArrivalMode::Timestamps { .. });
+        let workload =
+            Workload::from_trace(trace, &options, need_timestamps).unwrap_or_else(|error| fails("trace", &error));
+        let workers = case["num_workers"].as_u64().unwrap_or(1) as usize;
+        Scenario { name: name.to_owned(), engines: vec![engine; workers], workload, mode }
     }
-    run
+
+    /// Runs everything in simulated time.
+    pub(crate) fn drive(&self) -> Run {
+        let mut fleet = Fleet::new(&self.engines).expect("a valid configuration");
+        let mut driver = Driver::new(self.workload.sessions.clone(), self.mode);
+        let mut run = Run { lives: vec![Life::default(); self.workload.items.len()], published: Vec::new() };
+        let mut out = Vec::new();
+        let mut releases = Vec::new();
+        let mut in_turn = (0..self.engines.len() as u32).cycle().map(WorkerId);
+        for _ in 0..MAX_MOMENTS {
+            let Some(now) = [driver.next_deadline(), fleet.next_deadline()].into_iter().flatten().min() else {
+                assert!(driver.is_finished(), "case {}: requests without an end: {:?}", self.name, driver.counts());
+                return run;
+            };
+            fleet.complete_steps(now, &mut out);
+            run.note(&mut out, &mut driver);
+            driver.advance(now, &mut releases);
+            for release in releases.drain(..) {
+                let worker = in_turn.next().expect("a worker");
+                let request = self.request(release.id);
+                run.lives[release.id.0 as usize] = Life {
+                    arrival_ms: Some(release.intended.as_ms()),
+                    input_tokens: request.prompt.len() as u32,
+                    worker: worker.0,
+                    ..Life::default()
+                };
+                fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut out);
+                run.published.push((now, worker, fleet.stats(worker).expect("a known worker")));
+            }
+            fleet.start_steps(now, &mut out);
+            run.note(&mut out, &mut driver);
+            fleet.check().unwrap_or_else(|broken| panic!("case {} at {now}: {broken}", self.name));
+        }
+        panic!("case {}: more than {MAX_MOMENTS} moments", self.name)
+    }
+
+    fn request(&self, id: RequestId) -> EngineRequest {
+        let item = &self.workload.items[id.0 as usize];
+        EngineRequest {
+            id,
+            prompt: item.prompt.tokens(),
+            max_output_tokens: item.output_tokens,
+            output_seed: Seed(7).nth(id.0),
+            vocab_tokens: 1 << 20,
+        }
+    }
 }
 
 impl Run {
-    fn note(&mut self, out: &mut Vec<FleetOutput>) {
+    fn note(&mut self, out: &mut Vec<FleetOutput>, driver: &mut Driver) {
         for FleetOutput { at, worker, output } in out.drain(..) {
-            match output {
+            let ended = match output {
                 EngineOutput::Admitted { id, reused_tokens, .. } => {
                     self.lives[id.0 as usize].admissions.push((at.as_ms(), reused_tokens));
+                    None
                 }
-                EngineOutput::Token { id, .. } => {
+                EngineOutput::Token { id, finished, .. } => {
                     let life = &mut self.lives[id.0 as usize];
                     life.first_token_ms.get_or_insert(at.as_ms());
                     life.last_token_ms = Some(at.as_ms());
-                    life.tokens += 1;
+                    life.output_tokens += 1;
+                    life.completed = finished;
+                    finished.then_some(id)
                 }
-                EngineOutput::Rejected { id, .. } => self.lives[id.0 as usize].rejected = true,
-                EngineOutput::StepEnded { stats, .. } => self.published.push((at, worker, stats)),
-                EngineOutput::Kv(_) | EngineOutput::Finished { .. } | EngineOutput::Flushed { .. } => {}
+                EngineOutput::Finished { id, .. } => {
+                    self.lives[id.0 as usize].completed = true;
+                    Some(id)
+                }
+                EngineOutput::Rejected { id, .. } => Some(id),
+                EngineOutput::StepEnded { stats, .. } => {
+                    self.published.push((at, worker, stats));
+                    None
+                }
+                EngineOutput::Kv(_) | EngineOutput::Flushed { .. } => None,
+            };
+            if let Some(id) = ended {
+                driver.handle(at, DriverInput::Ended { id, session_continues: true });
             }
         }
     }
-}
-
-/// The replay's expansion: ids numbered in first-seen order, repeated block-size times, cut to the input length.
-fn expand(rows: &[Value], block_tokens: usize) -> Vec<Vec<u32>> {
-    let mut dense = std::collections::BTreeMap::new();
-    let mut expand_row = |row: &Value| {
-        let mut tokens = Vec::new();
-        for id in row["hash_ids"].as_array().expect("hash_ids") {
-            let next = dense.len() as u32;
-            let token = *dense.entry(id.as_u64().expect("an id")).or_insert(next);
-            tokens.extend(std::iter::repeat_n(token, block_tokens));
-        }
-        tokens.truncate(row["input_length"].as_u64().expect("input_length") as usize);
-        tokens
-    };
-    rows.iter().map(&mut expand_row).collect()
-}
-
-fn arrivals(rows: &[Value], case: &Value) -> Vec<Arrival> {
-    let block_tokens = case["trace_block_size"].as_u64().expect("trace_block_size") as usize;
-    let workers = case["num_workers"].as_u64().unwrap_or(1) as u32;
-    let prompts = expand(rows, block_tokens);
-    let time = |row: &Value| row["timestamp"].as_f64().expect("timestamp");
-    let first = rows.iter().map(time).fold(f64::INFINITY, f64::min);
-    let speedup = case["arrival"]["speedup_ratio"].as_f64().unwrap_or(1.0);
-    let mut arrivals: Vec<Arrival> = rows
-        .iter()
-        .zip(prompts)
-        .map(|(row, prompt)| Arrival {
-            at: SimTime::from_ms((time(row) - first) / speedup),
-            worker: WorkerId(0),
-            prompt,
-            output_tokens: row["output_length"].as_u64().expect("output_length") as u32,
-        })
-        .collect();
-    arrivals.sort_by_key(|a| a.at);
-    for (index, arrival) in arrivals.iter_mut().enumerate() {
-        arrival.worker = WorkerId(index as u32 % workers);
-    }
-    arrivals
-}
-
-fn engines(case: &Value) -> Vec<EngineConfig> {
-    let config: EngineConfig = serde_json::from_value(case["engine"].clone()).expect("an engine configuration");
-    vec![config; case["num_workers"].as_u64().unwrap_or(1) as usize]
 }
 
 fn golden_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
+fn read_text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn parse(text: &str, path: &Path) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 fn read_json(path: &Path) -> Value {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    parse(&read_text(path), path)
 }
 
-fn read_rows(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).expect("a JSON row")).collect()
-}
-
-/// Panics with the row, the key and both values at the first difference.
+/// Panics with the place, the key and both values if they differ.
 fn same_ms(place: &str, key: &str, ours: Option<f64>, theirs: &Value) {
     let same = match (ours, theirs.as_f64()) {
         (Some(ours), Some(theirs)) => (ours - theirs).abs() <= TOLERANCE_MS,
@@ -159,28 +175,34 @@ fn same_ms(place: &str, key: &str, ours: Option<f64>, theirs: &Value) {
     assert!(same, "{place}: `{key}` is {ours:?}, the reference has {theirs}");
 }
 
+/// Panics with the place, the key and both values if they differ.
+fn same_count(place: &str, key: &str, ours: u64, theirs: &Value) {
+    assert!(theirs.as_u64() == Some(ours), "{place}: `{key}` is {ours}, the reference has {theirs}");
+}
+
 fn check_case(name: &str) {
     let folder = golden_root().join(name);
-    let case = read_json(&folder.join("case.json"));
-    let rows = read_rows(&folder.join("trace.jsonl"));
+    let scenario = Scenario::new(name, &read_json(&folder.join("case.json")), &folder.join("trace.jsonl"));
     let expected = read_json(&folder.join("expected.json"));
-    let arrivals = arrivals(&rows, &case);
-    let run = drive(&engines(&case), &arrivals);
-    let expected_requests = expected["requests"].as_array().expect("requests");
-    assert_eq!(run.lives.len(), expected_requests.len());
-    for (index, (life, want)) in run.lives.iter().zip(expected_requests).enumerate() {
-        let place = format!("case {name}, row {index}");
-        same_ms(&place, "arrival_ms", Some(arrivals[index].at.as_ms()), &want["arrival_ms"]);
-        assert_eq!(Some(u64::from(life.worker)), want["worker"].as_u64(), "{place}: `worker`");
+    let run = scenario.drive();
+    let wanted = expected["requests"].as_array().expect("requests");
+    assert_eq!(run.lives.len(), wanted.len(), "case {name}: number of requests");
+    for want in wanted {
+        let row = want["row"].as_u64().expect("row");
+        let place = format!("case {name}, row {row}");
+        let life = &run.lives[row as usize];
+        same_ms(&place, "arrival_ms", life.arrival_ms, &want["arrival_ms"]);
+        same_count(&place, "input_length", life.input_tokens.into(), &want["input_length"]);
+        same_count(&place, "worker", life.worker.into(), &want["worker"]);
         let admissions = want["admissions"].as_array().expect("admissions");
-        assert_eq!(life.admissions.len(), admissions.len(), "{place}: number of admissions");
-        for ((at_ms, reused), want) in life.admissions.iter().zip(admissions) {
-            same_ms(&place, "admissions.at_ms", Some(*at_ms), &want["at_ms"]);
-            assert_eq!(Some(u64::from(*reused)), want["reused"].as_u64(), "{place}: `reused` at {at_ms} ms");
+        for (nth, ((at_ms, reused), want)) in life.admissions.iter().zip(admissions).enumerate() {
+            same_ms(&place, &format!("admissions[{nth}].at_ms"), Some(*at_ms), &want["at_ms"]);
+            same_count(&place, &format!("admissions[{nth}].reused"), (*reused).into(), &want["reused"]);
         }
+        same_count(&place, "admissions, their number", life.admissions.len() as u64, &admissions.len().into());
         same_ms(&place, "first_token_ms", life.first_token_ms, &want["first_token_ms"]);
         same_ms(&place, "last_token_ms", life.last_token_ms, &want["last_token_ms"]);
-        assert_eq!(Some(u64::from(life.tokens)), want["output_length"].as_u64(), "{place}: `output_length`");
+        same_count(&place, "output_length", life.output_tokens.into(), &want["output_length"]);
     }
     check_state(name, &run, &expected);
 }
@@ -196,19 +218,12 @@ fn check_state(name: &str, run: &Run, expected: &Value) {
         let shown = run.published.iter().rev().find(|(when, who, _)| *when <= at && *who == worker);
         let stats = shown.map(|(_, _, stats)| *stats).unwrap_or_default();
         let before = last_preemptions.insert(worker, stats.preemptions_total).unwrap_or(0);
-        let ours = [
-            u64::from(stats.running),
-            u64::from(stats.waiting),
-            u64::from(stats.active_blocks),
-            u64::from(stats.inactive_blocks),
-            stats.preemptions_total - before,
-        ];
-        let theirs: Vec<u64> = (3..8).map(|column| sample[column].as_u64().expect("a count")).collect();
-        assert_eq!(
-            ours.as_slice(),
-            theirs.as_slice(),
-            "case {name} at {at}, worker {worker}: running, waiting, active_blocks, inactive_blocks, preemptions"
-        );
+        let place = format!("case {name} at {at}, worker {worker}");
+        same_count(&place, "running", stats.running.into(), &sample[3]);
+        same_count(&place, "waiting", stats.waiting.into(), &sample[4]);
+        same_count(&place, "active_blocks", stats.active_blocks.into(), &sample[5]);
+        same_count(&place, "inactive_blocks", stats.inactive_blocks.into(), &sample[6]);
+        same_count(&place, "preemptions since the sample before", stats.preemptions_total - before, &sample[7]);
     }
 }
 
@@ -226,71 +241,106 @@ golden_cases! {
     polynomial_timing: "polynomial-timing",
     preemption_lifo: "preemption-lifo",
     round_robin_2_workers: "round-robin-2-workers",
+    sessions_concurrency: "sessions-concurrency",
     unchunked_prefill: "unchunked-prefill",
 }
 
-/// The reference's small random runs, where present; those that need machines of their own (router, hand-off, closed
-/// loop) are left to their own tests and counted here.
+/// The reference's small random runs: open and closed loop, with and without sessions, one worker and two. They name no
+/// rows, so both sides are sorted.
 #[test]
 fn random_aggregated_cases() {
     let path = golden_root().join("random-cases.jsonl");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let trace = folder.path().join("trace.jsonl");
+    let text = read_text(&path);
     let mut compared = 0;
-    let mut other = 0;
-    for entry in read_rows(&path) {
-        let case = &entry["case"];
+    for line in text.lines() {
+        let entry = parse(line, &path);
         let name = entry["name"].as_str().expect("name");
-        let plain = case["router_mode"] == "round_robin"
-            && case["arrival"]["mode"] == "timestamps"
-            && case.get("num_prefill_workers").is_none()
-            && serde_json::from_value::<EngineConfig>(case["engine"].clone()).is_ok();
         let rows = entry["trace"].as_array().expect("trace");
-        let sessions = rows.iter().any(|row| row.get("session_id").is_some() || row.get("timestamp").is_none());
-        if !plain || sessions {
-            other += 1;
-            continue;
-        }
-        let arrivals = arrivals(rows, case);
-        let run = drive(&engines(case), &arrivals);
-        let mut ours: Vec<Vec<f64>> =
-            arrivals.iter().zip(&run.lives).map(|(arrival, life)| flat(arrival, life)).collect();
-        let mut theirs: Vec<Vec<f64>> =
-            entry["expected"].as_array().expect("expected").iter().map(flat_expected).collect();
-        // Two rows that arrive together may be equal but for what became of them, so all columns take part in the order.
-        ours.sort_by(|a, b| a.partial_cmp(b).expect("finite numbers"));
-        theirs.sort_by(|a, b| a.partial_cmp(b).expect("finite numbers"));
-        assert_eq!(ours.len(), theirs.len(), "case {name}");
-        for (index, (our, want)) in ours.iter().zip(&theirs).enumerate() {
-            let same = our.len() == want.len() && our.iter().zip(want).all(|(a, b)| (a - b).abs() <= TOLERANCE_MS);
-            assert!(
-                same,
-                "random case {name}, row {index} of the sorted rows: arrival, input, output, worker, first and last token, \
-                 admissions (time, reused)\n ours   {our:?}\n theirs {want:?}"
-            );
+        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        std::fs::write(&trace, lines).expect("a temporary file");
+        let run = Scenario::new(name, &entry["case"], &trace).drive();
+        let mut ours: Vec<(Vec<Cell>, Option<usize>)> =
+            run.lives.iter().enumerate().map(|(row, life)| (flat(life), Some(row))).collect();
+        let mut theirs: Vec<(Vec<Cell>, Option<usize>)> =
+            entry["expected"].as_array().expect("expected").iter().map(|row| (flat_expected(row), None)).collect();
+        ours.sort();
+        theirs.sort();
+        assert_eq!(ours.len(), theirs.len(), "random case {name}: number of requests");
+        for ((our, row), (want, _)) in ours.iter().zip(&theirs) {
+            let place = format!("random case {name}, row {}", row.unwrap_or_default());
+            for (column, (a, b)) in our.iter().zip(want).enumerate() {
+                let key = key_of(column);
+                assert!(
+                    a.same(*b),
+                    "{place}: `{key}` is {a}, the reference has {b}\n ours   {our:?}\n theirs {want:?}"
+                );
+            }
+            assert_eq!(our.len(), want.len(), "{place}: number of columns\n ours   {our:?}\n theirs {want:?}");
         }
         compared += 1;
     }
-    eprintln!("{compared} random cases compared, {other} need other machines");
-    assert!(compared > 0);
+    assert_eq!(compared, text.lines().count());
+    assert!(compared >= 132, "only {compared} random cases");
 }
 
-/// One request as numbers; a time that does not exist is −1.
-fn flat(arrival: &Arrival, life: &Life) -> Vec<f64> {
+/// A number of a random case's row, in millionths so that it has an order; a time that does not exist is −1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell(i64);
+
+impl Cell {
+    fn of(number: f64) -> Cell {
+        Cell((number * 1e6).round() as i64)
+    }
+
+    fn same(self, other: Cell) -> bool {
+        (self.0 - other.0).abs() as f64 <= TOLERANCE_MS * 1e6
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (self.0 as f64 / 1e6).fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+const KEYS: [&str; 7] =
+    ["arrival_ms", "input_length", "output_length", "worker", "first_token_ms", "last_token_ms", "completed"];
+
+fn key_of(column: usize) -> String {
+    match column.checked_sub(KEYS.len()) {
+        None => KEYS[column].to_owned(),
+        Some(rest) => format!("admissions[{}].{}", rest / 2, ["at_ms", "reused"][rest % 2]),
+    }
+}
+
+/// One request as numbers, in the order of [`key_of`].
+fn flat(life: &Life) -> Vec<Cell> {
     let mut row = vec![
-        arrival.at.as_ms(),
-        arrival.prompt.len() as f64,
-        f64::from(arrival.output_tokens),
+        life.arrival_ms.unwrap_or(-1.0),
+        f64::from(life.input_tokens),
+        f64::from(life.output_tokens),
         f64::from(life.worker),
         life.first_token_ms.unwrap_or(-1.0),
         life.last_token_ms.unwrap_or(-1.0),
+        f64::from(u8::from(life.completed)),
     ];
     row.extend(life.admissions.iter().flat_map(|(at_ms, reused)| [*at_ms, f64::from(*reused)]));
-    row
+    row.into_iter().map(Cell::of).collect()
 }
 
-fn flat_expected(row: &Value) -> Vec<f64> {
+fn flat_expected(row: &Value) -> Vec<Cell> {
     let number = |value: &Value| value.as_f64().unwrap_or(-1.0);
     let mut flat: Vec<f64> = [0, 1, 2, 3, 5, 6].map(|column| number(&row[column])).to_vec();
+    flat.push(f64::from(u8::from(row[7] == "completed")));
     let admissions = row[4].as_array().expect("admissions");
     flat.extend(admissions.iter().flat_map(|admission| [number(&admission[0]), number(&admission[1])]));
-    flat
+    flat.into_iter().map(Cell::of).collect()
 }

@@ -1,4 +1,11 @@
 //! The one integration binary: what users and other programs may rely on.
 
+mod failover;
+mod gateway;
 mod golden;
+mod lab;
+mod programs;
+mod session_cases;
+mod support;
 mod tidy;
+mod worker;

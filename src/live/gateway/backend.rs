@@ -4,22 +4,27 @@
 //! another one. After the first token the client is told that the worker failed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Map, Value, json};
 use tonic::{Code, Status, Streaming};
 
 use crate::ids::WorkerId;
-use crate::live::backend::{Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError};
+use crate::live::backend::{
+    Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError, fold_seed,
+};
 use crate::live::clock::wall_now;
 use crate::live::gateway::gate::{Booking, Gate, Routed, WorkerEntry};
+use crate::live::grpc::REJECTED_KEY;
 use crate::live::grpc::engine::generate_request::Input;
 use crate::live::grpc::engine::generate_response::Response as Body;
 use crate::live::grpc::engine::{AbortRequest, GenerateRequest, GenerateResponse, SamplingParams, TokenizedInput};
 use crate::router::Router;
 
+/// How the message of [`ServeError::Rejected`] begins.
+const REJECTION: &str = "the request can never run: ";
 /// Workers tried for one request.
 const MAX_ATTEMPTS: usize = 3;
 
@@ -28,13 +33,14 @@ const MAX_ATTEMPTS: usize = 3;
 pub struct GatewayBackend {
     gate: Arc<Gate>,
     /// Which worker serves which of the clients' requests, for Abort.
-    serving: Arc<Mutex<BTreeMap<String, WorkerEntry>>>,
+    serving: Arc<Mutex<BTreeMap<String, (u64, WorkerEntry)>>>,
+    next_name: Arc<AtomicU64>,
 }
 
 impl GatewayBackend {
     /// A backend on a gate.
     pub fn new(gate: Arc<Gate>) -> Self {
-        GatewayBackend { gate, serving: Arc::default() }
+        GatewayBackend { gate, serving: Arc::default(), next_name: Arc::default() }
     }
 
     /// The gate.
@@ -45,7 +51,7 @@ impl GatewayBackend {
     /// Aborts a request by its client's name; unknown names are ignored.
     pub async fn abort(&self, request_id: &str) {
         let worker = self.serving.lock().unwrap_or_else(PoisonError::into_inner).get(request_id).cloned();
-        if let Some(mut worker) = worker {
+        if let Some((_, mut worker)) = worker {
             let request = AbortRequest { request_ids: vec![request_id.to_owned()] };
             if let Err(status) = worker.client.abort(request).await {
                 tracing::warn!("worker {}: abort: {}", worker.url, status.message());
@@ -64,7 +70,7 @@ impl GatewayBackend {
                 max_tokens: Some(call.max_output_tokens),
                 ignore_eos: true,
                 n: 1,
-                seed: call.seed.map(|seed| seed as u32 as i32),
+                seed: call.seed.map(|seed| fold_seed(seed) as i32),
                 ..SamplingParams::default()
             }),
             stream: true,
@@ -76,7 +82,11 @@ impl GatewayBackend {
 
 /// True if the worker, and not the request, is at fault.
 fn is_worker_fault(status: &Status) -> bool {
-    !matches!(status.code(), Code::InvalidArgument | Code::ResourceExhausted)
+    match status.code() {
+        Code::InvalidArgument => false,
+        Code::ResourceExhausted => !status.metadata().contains_key(REJECTED_KEY),
+        _ => true,
+    }
 }
 
 /// The error for the client.
@@ -84,7 +94,11 @@ fn serve_error(worker: &str, status: &Status) -> ServeError {
     let message = status.message().to_owned();
     match status.code() {
         Code::InvalidArgument => ServeError::Invalid(message),
-        Code::ResourceExhausted => ServeError::Rejected(message),
+        Code::ResourceExhausted if status.metadata().contains_key(REJECTED_KEY) => {
+            // The worker has said so in the words of the same error.
+            let reason = message.strip_prefix(REJECTION).unwrap_or(&message);
+            ServeError::Rejected(reason.to_owned())
+        }
         _ => ServeError::WorkerFailed { worker: worker.to_owned(), message },
     }
 }
@@ -117,15 +131,16 @@ impl Backend for GatewayBackend {
             match first {
                 Ok((Some(first), messages)) => {
                     let url = routed.worker.url.clone();
+                    // The first message is here now, whenever the client may read it.
+                    routed.booking.prefill_completed();
+                    metrics.time_to_first_token.observe(wall_now().duration_since(arrived).as_secs_f64());
                     let overlap_blocks = Some(routed.decision.overlap_blocks);
                     let relay = Relay {
                         first: Some(first),
                         messages,
                         worker: routed.worker,
-                        booking: routed.booking,
+                        _booking: routed.booking,
                         gate: self.gate.clone(),
-                        arrived,
-                        started: false,
                         ended: false,
                         _name: name,
                     };
@@ -167,27 +182,34 @@ impl Backend for GatewayBackend {
         extras.insert("router".to_owned(), json!(self.gate.config()));
         let workers: Vec<String> = self.gate.workers().into_iter().map(|worker| worker.url).collect();
         extras.insert("workers".to_owned(), json!(workers));
+        extras.insert("cached_blocks".to_owned(), json!(self.gate.index_figures()[0]));
         extras
     }
 }
 
-/// Keeps a request's name in the list of those being served.
+/// Keeps a request's name in the list of those being served. Of two requests with the same name the later one is listed.
 struct Name {
-    serving: Arc<Mutex<BTreeMap<String, WorkerEntry>>>,
+    serving: Arc<Mutex<BTreeMap<String, (u64, WorkerEntry)>>>,
     request_id: String,
+    number: u64,
 }
 
 impl Name {
     fn new(backend: &GatewayBackend, request_id: &str, worker: &WorkerEntry) -> Self {
         let serving = backend.serving.clone();
-        serving.lock().unwrap_or_else(PoisonError::into_inner).insert(request_id.to_owned(), worker.clone());
-        Name { serving, request_id: request_id.to_owned() }
+        let number = backend.next_name.fetch_add(1, Ordering::Relaxed);
+        let entry = (number, worker.clone());
+        serving.lock().unwrap_or_else(PoisonError::into_inner).insert(request_id.to_owned(), entry);
+        Name { serving, request_id: request_id.to_owned(), number }
     }
 }
 
 impl Drop for Name {
     fn drop(&mut self) {
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.request_id);
+        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        if serving.get(&self.request_id).is_some_and(|(number, _)| *number == self.number) {
+            serving.remove(&self.request_id);
+        }
     }
 }
 
@@ -196,10 +218,8 @@ struct Relay {
     first: Option<GenerateResponse>,
     messages: Streaming<GenerateResponse>,
     worker: WorkerEntry,
-    booking: Booking,
+    _booking: Booking,
     gate: Arc<Gate>,
-    arrived: Instant,
-    started: bool,
     ended: bool,
     _name: Name,
 }
@@ -222,20 +242,12 @@ impl Relay {
             None => self.messages.message().await,
         };
         Some(match message.map(|message| message.and_then(|message| message.response)) {
-            Ok(Some(Body::Chunk(chunk))) => {
-                if !self.started {
-                    self.started = true;
-                    self.booking.prefill_completed();
-                    let waited = wall_now().duration_since(self.arrived);
-                    self.gate.metrics.time_to_first_token.observe(waited.as_secs_f64());
-                }
-                Ok(GenerateEvent::Tokens {
-                    token_ids: chunk.token_ids,
-                    times_ns: chunk.token_times_ns,
-                    arrived_ns: chunk.arrived_ns,
-                    cached_tokens: chunk.cached_tokens,
-                })
-            }
+            Ok(Some(Body::Chunk(chunk))) => Ok(GenerateEvent::Tokens {
+                token_ids: chunk.token_ids,
+                times_ns: chunk.token_times_ns,
+                arrived_ns: chunk.arrived_ns,
+                cached_tokens: chunk.cached_tokens,
+            }),
             Ok(Some(Body::Complete(complete))) => {
                 self.ended = true;
                 let aborted = complete.finish_reason == FinishReason::Abort.name();

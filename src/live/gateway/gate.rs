@@ -112,33 +112,27 @@ impl Gate {
         self.lock().workers.values().cloned().collect()
     }
 
-    /// Checks a worker's facts against the fleet's; the first worker sets them. The error names both values.
+    /// Checks a worker's facts against those of the workers that are up. The error names both values.
     pub fn agree(&self, url: &str, facts: &ModelFacts) -> Result<(), String> {
-        let mut state = self.lock();
         if let Some(expected) = self.expected_block_size.filter(|expected| *expected != facts.block_size) {
             return Err(format!(
                 "worker {url} has block size {} tokens, the router was started with --block-size {expected}",
                 facts.block_size
             ));
         }
-        if let Some(known) = &state.facts {
-            for (what, theirs, ours) in [
-                ("block size", f64::from(facts.block_size), f64::from(known.block_size)),
-                ("speedup ratio", facts.speedup_ratio, known.speedup_ratio),
-            ] {
-                if theirs != ours {
-                    return Err(format!("worker {url} has {what} {theirs}, the other workers have {ours}"));
-                }
+        let state = self.lock();
+        let Some(known) = &state.facts else { return Ok(()) };
+        for (what, theirs, ours) in [
+            ("block size", f64::from(facts.block_size), f64::from(known.block_size)),
+            ("speedup ratio", facts.speedup_ratio, known.speedup_ratio),
+        ] {
+            if theirs != ours {
+                return Err(format!("worker {url} has {what} {theirs}, the other workers have {ours}"));
             }
-            if known.model != facts.model {
-                return Err(format!("worker {url} serves model {}, the other workers {}", facts.model, known.model));
-            }
-            return Ok(());
         }
-        let router = Router::new(self.config.clone(), facts.block_size).map_err(|error| error.to_string())?;
-        state.router = Some(router);
-        state.clock = LiveClock::start(facts.speedup_ratio);
-        state.facts = Some(facts.clone());
+        if known.model != facts.model {
+            return Err(format!("worker {url} serves model {}, the other workers {}", facts.model, known.model));
+        }
         Ok(())
     }
 
@@ -150,27 +144,50 @@ impl Gate {
         *state.ids.entry(url.to_owned()).or_insert(next)
     }
 
-    /// A worker takes requests from now on.
-    pub fn worker_up(&self, url: &str, client: WorkerClient, suspect: Arc<tokio::sync::Notify>) -> WorkerId {
+    /// A worker takes requests from now on. The first one sets the fleet's facts; of the limits the smallest holds.
+    pub fn worker_up(
+        &self,
+        url: &str,
+        facts: &ModelFacts,
+        client: WorkerClient,
+        suspect: Arc<tokio::sync::Notify>,
+    ) -> Result<WorkerId, String> {
+        self.agree(url, facts)?;
         let id = self.number(url);
         let mut state = self.lock();
+        match &mut state.facts {
+            Some(known) => {
+                known.max_model_len = known.max_model_len.min(facts.max_model_len);
+                known.vocab_tokens = known.vocab_tokens.min(facts.vocab_tokens);
+            }
+            None => {
+                let router = Router::new(self.config.clone(), facts.block_size).map_err(|error| error.to_string())?;
+                state.router = Some(router);
+                state.clock = LiveClock::start(facts.speedup_ratio);
+                state.facts = Some(facts.clone());
+            }
+        }
         state.workers.insert(id, WorkerEntry { id, url: url.to_owned(), client, suspect });
         state.tell(RouterInput::WorkerUp(id));
         self.worker_count.send_replace(state.workers.len());
-        id
+        Ok(id)
     }
 
-    /// A worker is gone or cannot be reached.
+    /// A worker is gone or cannot be reached. With the last one the fleet's facts go too: the next may be another fleet.
     pub fn worker_down(&self, id: WorkerId) {
         let mut state = self.lock();
         if state.workers.remove(&id).is_some() {
             state.tell(RouterInput::WorkerDown(id));
+            if state.workers.is_empty() {
+                state.router = None;
+                state.facts = None;
+            }
             self.worker_count.send_replace(state.workers.len());
         }
     }
 
     /// A worker's cache changed; ignored if the worker is not up.
-    pub fn kv_events(&self, id: WorkerId, events: impl IntoIterator<Item = KvEventData>) {
+    pub fn kv_events(&self, id: WorkerId, events: Vec<KvEventData>) {
         let mut state = self.lock();
         if state.workers.contains_key(&id) {
             for event in events {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::live::discovery::{DiscoveryError, Namespace};
@@ -65,6 +65,8 @@ pub struct Gateway {
     tasks: TaskTracker,
     servers: TaskTracker,
     grace: Duration,
+    /// A router that is dropped leaves nothing running.
+    _close: [DropGuard; 3],
 }
 
 /// Binds the port, finds the first worker and serves.
@@ -95,11 +97,13 @@ pub async fn start(config: &GatewayConfig) -> Result<Gateway, GatewayError> {
     });
     let backend = GatewayBackend::new(gate);
     let service = VllmEngineServer::new(GatewayService::new(backend.clone())).max_decoding_message_size(usize::MAX);
+    let (stop, closed) = (CancellationToken::new(), CancellationToken::new());
     let gateway = Gateway {
+        _close: [links.clone(), stop.clone(), closed.clone()].map(CancellationToken::drop_guard),
         address: listener.local_addr()?,
         links,
-        stop: CancellationToken::new(),
-        closed: CancellationToken::new(),
+        stop,
+        closed,
         tasks,
         servers: TaskTracker::new(),
         grace: config.grace,

@@ -39,7 +39,9 @@ pub async fn links_in(
 ) {
     let mut links: BTreeMap<String, CancellationToken> = BTreeMap::new();
     loop {
-        match namespace.list() {
+        let folder = namespace.clone();
+        let listed = tokio::task::spawn_blocking(move || folder.list()).await;
+        match listed.unwrap_or_else(|_| Ok(Vec::new())) {
             Ok(registrations) => {
                 links.retain(|url, link| {
                     let listed = registrations.iter().any(|registration| registration.url == *url);

@@ -3,16 +3,18 @@
 //! With `stream` set, every event of the backend becomes a chunk and a last message completes the request; without, only
 //! the last message is sent.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Response, Status};
 
-use crate::live::backend::{Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ServeError};
+use crate::live::backend::{Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError};
 use crate::live::grpc::engine::generate_request::Input;
 use crate::live::grpc::engine::generate_response::Response as Body;
 use crate::live::grpc::engine::{GenerateComplete, GenerateRequest, GenerateResponse, GenerateStreamChunk};
-use crate::live::grpc::{OVERLAP_KEY, WORKER_KEY};
+use crate::live::grpc::{OVERLAP_KEY, REJECTED_KEY, WORKER_KEY};
 use crate::live::http::tokenizer::Tokenizer;
 
 /// The stream of a Generate call.
@@ -23,9 +25,9 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Serves one Generate call.
 pub async fn generate<B: Backend>(backend: &B, request: GenerateRequest) -> Result<Response<GenerateStream>, Status> {
-    let vocab_tokens = backend.model().map_err(status)?.vocab_tokens;
+    let facts = backend.model().map_err(status)?;
     let streaming = request.stream;
-    let call = call(request, vocab_tokens).map_err(status)?;
+    let call = call(request, &facts).map_err(status)?;
     let prompt_tokens = call.prompt.len() as u32;
     let generation = backend.generate(call).await.map_err(status)?;
     let (worker, overlap_blocks) = (generation.worker.clone(), generation.overlap_blocks);
@@ -34,7 +36,11 @@ pub async fn generate<B: Backend>(backend: &B, request: GenerateRequest) -> Resu
     Ok(response)
 }
 
-fn call(request: GenerateRequest, vocab_tokens: u32) -> Result<GenerateCall, ServeError> {
+/// Names for requests that bring none.
+static NEXT_NAME: AtomicU64 = AtomicU64::new(0);
+
+fn call(request: GenerateRequest, facts: &ModelFacts) -> Result<GenerateCall, ServeError> {
+    let vocab_tokens = facts.vocab_tokens;
     if let Some(rank) = request.data_parallel_rank.filter(|rank| *rank != 0) {
         return Err(ServeError::Invalid(format!("`data_parallel_rank` is {rank}, expected 0: a worker has one rank")));
     }
@@ -58,10 +64,22 @@ fn call(request: GenerateRequest, vocab_tokens: u32) -> Result<GenerateCall, Ser
         let message = format!("`input_ids[{at}]` is {token}, expected a token id below {vocab_tokens}");
         return Err(ServeError::Invalid(message));
     }
+    let max_output_tokens = sampling.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    if prompt.len() as u64 + u64::from(max_output_tokens) > u64::from(facts.max_model_len) {
+        return Err(ServeError::Invalid(format!(
+            "a prompt of {} tokens and `max_tokens` {max_output_tokens} are more than the model's {} tokens",
+            prompt.len(),
+            facts.max_model_len
+        )));
+    }
+    let request_id = match request.request_id {
+        name if name.is_empty() => format!("grpc-{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed)),
+        name => name,
+    };
     Ok(GenerateCall {
-        request_id: request.request_id,
+        request_id,
         prompt,
-        max_output_tokens: sampling.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
+        max_output_tokens,
         // The wire's seed is signed: its bits are kept.
         seed: sampling.seed.map(|seed| u64::from(seed as u32)),
     })
@@ -183,7 +201,11 @@ pub fn status(error: ServeError) -> Status {
         ServeError::Invalid(_) => Code::InvalidArgument,
         ServeError::Rejected(_) => Code::ResourceExhausted,
         ServeError::Unavailable(_) | ServeError::ShuttingDown => Code::Unavailable,
-        ServeError::WorkerFailed { .. } => Code::Aborted,
+        ServeError::WorkerFailed { .. } | ServeError::Stopped => Code::Aborted,
     };
-    Status::new(code, error.to_string())
+    let mut status = Status::new(code, error.to_string());
+    if matches!(error, ServeError::Rejected(_)) {
+        status.metadata_mut().insert(REJECTED_KEY, MetadataValue::from_static("1"));
+    }
+    status
 }

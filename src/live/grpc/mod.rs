@@ -32,3 +32,12 @@ pub use wire::vllm::grpc::engine;
 pub const WORKER_KEY: &str = "x-mockfleet-worker";
 /// Response metadata: prompt blocks that the router believed to be in that worker's cache.
 pub const OVERLAP_KEY: &str = "x-mockfleet-overlap-blocks";
+
+/// Metadata of a RESOURCE_EXHAUSTED status: the request can never run, trying again or elsewhere is of no use. Without it
+/// the status means that something ran out just now.
+pub const REJECTED_KEY: &str = "x-mockfleet-rejected";
+
+/// Unread bytes of a token stream; small, so that a reader who lags gets several tokens in one message.
+pub const TOKEN_WINDOW_BYTES: u32 = 64 << 10;
+/// Unread bytes of all streams of a connection: one slow stream holds up no other.
+pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;

@@ -60,7 +60,7 @@ impl From<ServeError> for ApiError {
             ServeError::Rejected(_) => (StatusCode::BAD_REQUEST, "request_rejected"),
             ServeError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             ServeError::WorkerFailed { .. } => (StatusCode::BAD_GATEWAY, "worker_failed"),
-            ServeError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+            ServeError::ShuttingDown | ServeError::Stopped => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         };
         ApiError::new(status, code, error.to_string())
     }

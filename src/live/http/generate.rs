@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
+use super::ApiError;
 use super::chat::CHAT;
 use super::completions::COMPLETIONS;
 use super::headers::{OVERLAP_BLOCKS_HEADER, REQUEST_ID_HEADER, RequestId, SPEEDUP_RATIO_HEADER, WORKER_HEADER};
@@ -16,8 +17,8 @@ use super::request::{ReplyOptions, RequestBody, read_json};
 use super::stream::ReplyStream;
 use super::surface::Surface;
 use super::tokenizer::Tokenizer;
-use super::{ApiError, unix_seconds};
 use crate::live::backend::{Backend, GenerateCall, Generation, ModelFacts};
+use crate::live::clock::unix_seconds;
 
 /// Handles `POST /v1/completions`.
 pub(super) async fn completions<B: Backend>(
@@ -66,7 +67,7 @@ async fn generate<B: Backend>(
         surface,
         id: call.request_id.clone(),
         model: facts.model,
-        created: unix_seconds(),
+        created: unix_seconds() as u64,
         prompt_tokens: call.prompt.len(),
     };
     let generation = backend.generate(call).await?;

@@ -27,9 +27,3 @@ pub use error::ApiError;
 pub use headers::{OVERLAP_BLOCKS_HEADER, REQUEST_ID_HEADER, SPEEDUP_RATIO_HEADER, WORKER_HEADER};
 pub use routes::{MAX_BODY_BYTES, METRICS_CONTENT_TYPE, routes};
 pub use tokenizer::Tokenizer;
-
-/// Now, as OpenAI's `created` counts it. Shown to clients only: nothing is measured or decided by it.
-#[allow(clippy::disallowed_methods, reason = "clients expect the date of a reply, which no simulated clock knows")]
-fn unix_seconds() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}

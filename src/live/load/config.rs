@@ -16,6 +16,8 @@ pub struct LoadConfig {
     pub seed: u64,
     /// How long a request may take (wall time).
     pub request_timeout: Duration,
+    /// Empty the workers' caches first.
+    pub flush_cache: bool,
     /// Show a progress bar if stderr is a terminal.
     pub progress: bool,
 }

@@ -12,7 +12,7 @@ use crate::live::grpc::engine::generate_request::Input;
 use crate::live::grpc::engine::generate_response::Response as Body;
 use crate::live::grpc::engine::vllm_engine_client::VllmEngineClient;
 use crate::live::grpc::engine::{GenerateRequest, SamplingParams, TokenizedInput};
-use crate::live::grpc::{OVERLAP_KEY, WORKER_KEY};
+use crate::live::grpc::{CONNECTION_WINDOW_BYTES, OVERLAP_KEY, REJECTED_KEY, TOKEN_WINDOW_BYTES, WORKER_KEY};
 use crate::live::load::observe::{Failure, Observation};
 use crate::live::load::target::{Target, root_cause};
 use crate::live::load::transport::Shot;
@@ -20,7 +20,6 @@ use crate::session::ledger::FailureKind;
 
 /// Connections, so that a long prompt does not hold up the tokens of everybody else.
 const CONNECTIONS: usize = 4;
-const WINDOW_BYTES: u32 = 8 << 20;
 
 /// Open connections.
 #[derive(Clone)]
@@ -36,8 +35,8 @@ impl GrpcTransport {
             .map_err(|error| error.to_string())?
             .connect_timeout(Duration::from_secs(5))
             .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
+            .initial_stream_window_size(TOKEN_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         let mut clients = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
             let channel = endpoint.connect().await.map_err(|error| root_cause(&error))?;
@@ -94,8 +93,9 @@ impl GrpcTransport {
 
 fn failure(status: &Status) -> Failure {
     let kind = match status.code() {
-        Code::InvalidArgument | Code::ResourceExhausted | Code::NotFound => FailureKind::Rejected,
-        Code::Unavailable => FailureKind::Unavailable,
+        Code::InvalidArgument | Code::NotFound => FailureKind::Rejected,
+        Code::ResourceExhausted if status.metadata().contains_key(REJECTED_KEY) => FailureKind::Rejected,
+        Code::Unavailable | Code::ResourceExhausted => FailureKind::Unavailable,
         Code::DeadlineExceeded => FailureKind::Timeout,
         Code::Cancelled => FailureKind::Cancelled,
         _ => FailureKind::Stream,

@@ -48,11 +48,6 @@ impl Observation {
         self.sent = Some(now);
     }
 
-    /// When it was handed over.
-    pub fn sent_at(&self) -> Option<Instant> {
-        self.sent
-    }
-
     /// So many tokens arrived at `now`, together.
     pub fn tokens(&mut self, now: Instant, count: u32) {
         if count == 0 {

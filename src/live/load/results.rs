@@ -2,6 +2,7 @@
 //!
 //! Everything is written into a folder with a temporary name beside the final one, then renamed.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -25,6 +26,18 @@ pub enum ResultsError {
         /// The folder.
         path: PathBuf,
     },
+    /// The name would lead elsewhere.
+    #[error("`name` is `{name}`, expected letters, digits, `.`, `_` and `-`, not starting with a dot")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// It is not a result folder.
+    #[error("{} holds no report.json, so it is not replaced", path.display())]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A folder could not be made, renamed or removed.
     #[error("{}: {cause}", path.display())]
     Folder {
@@ -41,9 +54,24 @@ pub enum ResultsError {
     Plot(#[from] PlotError),
 }
 
-/// Fails if the folder exists and may not be replaced.
+/// Fails if the folder may not be written: its name is not a plain name, it exists and may not be replaced, or it exists
+/// and is no result folder. Makes the parent folder, so that a place that cannot be written is known before the run.
 pub fn check_free(folder: &Path, force: bool) -> Result<(), ResultsError> {
-    if folder.exists() && !force { Err(ResultsError::Exists { path: folder.to_owned() }) } else { Ok(()) }
+    let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) || folder.ends_with("..") {
+        return Err(ResultsError::Name { name });
+    }
+    if let Some(parent) = folder.parent() {
+        std::fs::create_dir_all(parent).map_err(|cause| ResultsError::Folder { path: parent.to_owned(), cause })?;
+    }
+    if !folder.exists() {
+        return Ok(());
+    }
+    if !force {
+        return Err(ResultsError::Exists { path: folder.to_owned() });
+    }
+    if folder.join("report.json").is_file() { Ok(()) } else { Err(ResultsError::Foreign { path: folder.to_owned() }) }
 }
 
 /// Writes report.json, run.json, requests.csv, table.txt and the pictures of one run.
@@ -69,13 +97,31 @@ pub fn write_run(
 pub fn write_comparison(folder: &Path, runs: &[ResultFolder], comparison: &Comparison) -> Result<String, ResultsError> {
     std::fs::create_dir_all(folder).map_err(|cause| ResultsError::Folder { path: folder.to_owned(), cause })?;
     let reports: Vec<(String, Report)> = runs.iter().map(|run| (run.label.clone(), run.report.clone())).collect();
-    let table = comparison_table(&reports);
+    let table = format!("{}{}", comparison_table(&reports), intervals(comparison));
     let parts: Vec<(String, &Report, &[RequestRecord])> =
         runs.iter().map(|run| (run.label.clone(), &run.report, run.records.as_slice())).collect();
     draw(folder, &parts)?;
     write_atomic(&folder.join("comparison.json"), comparison.to_json().as_bytes())?;
     write_atomic(&folder.join("table.txt"), table.as_bytes())?;
     Ok(table)
+}
+
+/// The paired differences with their intervals: what of the table is more than chance.
+fn intervals(comparison: &Comparison) -> String {
+    let mut lines = String::new();
+    for run in &comparison.runs {
+        for difference in &run.differences {
+            let name = difference.metric.trim_end_matches("_ms").to_uppercase();
+            let mean = difference.mean_difference_ms;
+            let (Some(low), Some(high)) = (difference.ci95_low_ms, difference.ci95_high_ms) else { continue };
+            let _ = writeln!(
+                lines,
+                "{name} of {} - {}, request by request: {mean:+.2} ms, 95 % interval {low:+.2} to {high:+.2} ms ({})",
+                run.label, comparison.baseline, difference.verdict
+            );
+        }
+    }
+    lines
 }
 
 fn write_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<(), ResultsError>) -> Result<(), ResultsError> {
@@ -86,11 +132,23 @@ fn write_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<(), ResultsErr
     let name = folder.file_name().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
     let staging = folder.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     std::fs::create_dir_all(&staging).map_err(failed(&staging))?;
+    // The old folder is put aside until the new one is in its place.
+    let aside = folder.with_file_name(format!(".{name}.{}.old", std::process::id()));
     let written = fill(&staging).and_then(|()| {
-        if folder.exists() {
-            std::fs::remove_dir_all(folder).map_err(failed(folder))?;
+        let replaces = folder.exists();
+        if replaces {
+            std::fs::rename(folder, &aside).map_err(failed(folder))?;
         }
-        std::fs::rename(&staging, folder).map_err(failed(folder))
+        if let Err(cause) = std::fs::rename(&staging, folder) {
+            if replaces {
+                let _ = std::fs::rename(&aside, folder);
+            }
+            return Err(failed(folder)(cause));
+        }
+        if replaces {
+            std::fs::remove_dir_all(&aside).map_err(failed(&aside))?;
+        }
+        Ok(())
     });
     if written.is_err() {
         // The first error is the one to tell.

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use crate::live::clock::{LiveClock, wall_now};
 use crate::live::load::config::LoadConfig;
 use crate::live::load::observe::{Failure, Observation};
-use crate::live::load::target::{TargetError, TargetFacts, ask};
+use crate::live::load::target::{TargetFacts, flush};
 use crate::live::load::transport::{Connections, Shot};
 use crate::live::load::workload::Workload;
 use crate::live::pacer::{Paced, Pacer, PacerHandle};
@@ -24,12 +24,17 @@ use crate::ui::LoadProgress;
 /// Why there is no result.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The server cannot be used.
-    #[error(transparent)]
-    Target(#[from] TargetError),
     /// No connection.
     #[error("{url}: {problem}")]
     Connect {
+        /// The address.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The caches could not be emptied.
+    #[error("{url}: the caches were not emptied: {problem}")]
+    Flush {
         /// The address.
         url: String,
         /// What happened.
@@ -73,6 +78,10 @@ pub struct LoadResult {
     pub pacer_lateness: LatencySet,
     /// Requests that were never sent, since their session had failed before.
     pub dropped: u64,
+    /// True if the caches were emptied before the run.
+    pub flushed: bool,
+    /// Tokens that arrived in one message with the token before.
+    pub merged_tokens: u64,
     /// Wall time of the run, milliseconds.
     pub wall_duration_ms: f64,
 }
@@ -119,11 +128,19 @@ impl Paced for DriverActor {
 struct Shared {
     workload: Workload,
     connections: Connections,
+    workers: Vec<String>,
     clock: LiveClock,
     seed: Seed,
     run_id: String,
     timeout: std::time::Duration,
     stop: CancellationToken,
+}
+
+impl Shared {
+    /// A worker's name in reports: its number at the router, which unlike its port is the same in every run.
+    fn worker_name(&self, url: String) -> String {
+        self.workers.iter().position(|worker| *worker == url).map_or(url, |number| format!("worker-{number}"))
+    }
 }
 
 /// One request's result.
@@ -132,13 +149,17 @@ type Ended = (RequestRecord, Vec<(f64, u32)>);
 /// Runs a workload until every request has ended, or `interrupt` completes.
 pub async fn run(
     config: &LoadConfig,
+    facts: TargetFacts,
     workload: Workload,
     interrupt: impl Future<Output = ()>,
 ) -> Result<LoadResult, LoadError> {
     let url = config.target.url();
-    let facts = ask(&config.target).await?;
     if let Some(vocab_tokens) = facts.vocab_tokens.filter(|tokens| *tokens < workload.vocab_tokens_needed) {
         return Err(LoadError::Vocabulary { url, needed: workload.vocab_tokens_needed, vocab_tokens });
+    }
+    if config.flush_cache {
+        let flushed = flush(&config.target).await;
+        flushed.map_err(|problem| LoadError::Flush { url: url.clone(), problem })?;
     }
     let connections =
         Connections::open(&config.target, &facts).await.map_err(|problem| LoadError::Connect { url, problem })?;
@@ -151,6 +172,7 @@ pub async fn run(
     let shared = Arc::new(Shared {
         workload,
         connections,
+        workers: facts.workers.clone(),
         clock: LiveClock::start(facts.speedup_ratio),
         seed: seed.split("output"),
         run_id: format!("{:x}-{}", config.seed, std::process::id()),
@@ -163,6 +185,7 @@ pub async fn run(
     let mut progress = LoadProgress::new(planned, config.progress);
     let mut records = Vec::with_capacity(planned as usize);
     let mut itl = LatencySet::histogram();
+    let mut merged_tokens = 0;
     tokio::pin!(interrupt);
     let mut interrupted = false;
     loop {
@@ -177,6 +200,7 @@ pub async fn run(
                 if record.completed() {
                     for (gap_ms, tokens) in gaps {
                         itl.record_n(gap_ms, u64::from(tokens));
+                        merged_tokens += u64::from(tokens) - 1;
                     }
                 }
                 records.push(record);
@@ -204,6 +228,8 @@ pub async fn run(
         facts,
         records,
         itl,
+        merged_tokens,
+        flushed: config.flush_cache,
     })
 }
 
@@ -259,6 +285,7 @@ async fn one_request(
         engine_tpot_ms: None,
         outcome: Outcome::Completed,
     };
+    observation.worker = observation.worker.map(|url| shared.worker_name(url));
     let record = observation.into_record(planned, now, result, |moment| shared.clock.at(moment).as_ms());
     let session_continues = matches!(failed, None | Some(FailureKind::Rejected));
     pacer.send(DriverInput::Ended { id: release.id, session_continues });

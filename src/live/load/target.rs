@@ -12,6 +12,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tonic::transport::Endpoint;
 
+use crate::live::grpc::common::FlushCacheRequest;
 use crate::live::grpc::engine::vllm_engine_client::VllmEngineClient;
 use crate::live::grpc::engine::{GetModelInfoRequest, GetServerInfoRequest};
 
@@ -87,6 +88,8 @@ pub struct TargetFacts {
     pub router_mode: String,
     /// Workers that the router sees.
     pub workers: Vec<String>,
+    /// Distinct KV blocks that the router knows to be cached already.
+    pub cached_blocks: u64,
 }
 
 /// Why the server cannot be used.
@@ -134,6 +137,7 @@ fn facts(model: &Value) -> TargetFacts {
         vocab_tokens: model["vocab_tokens"].as_u64().and_then(|tokens| u32::try_from(tokens).ok()),
         router_mode: model["router_mode"].as_str().unwrap_or("direct").to_owned(),
         workers: workers.filter_map(|worker| worker.as_str().map(str::to_owned)).collect(),
+        cached_blocks: model["cached_blocks"].as_u64().unwrap_or(0),
     }
 }
 
@@ -156,6 +160,15 @@ async fn models(target: &Target) -> Result<Value, String> {
     }
 }
 
+/// Empties the caches behind the target; the error says who refused.
+pub async fn flush(target: &Target) -> Result<(), String> {
+    let endpoint = Endpoint::from_shared(target.http_url()).map_err(|error| error.to_string())?;
+    let channel = endpoint.connect().await.map_err(|error| root_cause(&error))?;
+    let answer = VllmEngineClient::new(channel).flush_cache(FlushCacheRequest::default()).await;
+    let answer = answer.map_err(|status| format!("FlushCache: {}", status.message()))?.into_inner();
+    if answer.success { Ok(()) } else { Err(answer.message) }
+}
+
 async fn ask_grpc(target: &Target) -> Result<TargetFacts, TargetError> {
     let no_answer = |problem: String| TargetError::NoAnswer { url: target.url(), problem };
     let foreign = |problem: String| TargetError::Foreign { url: target.url(), problem };
@@ -172,6 +185,7 @@ async fn ask_grpc(target: &Target) -> Result<TargetFacts, TargetError> {
         vocab_tokens: Some(model.vocab_size).filter(|tokens| *tokens > 0),
         router_mode: "direct".to_owned(),
         workers: Vec::new(),
+        cached_blocks: 0,
     })
 }
 

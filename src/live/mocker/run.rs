@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{ConfigError, EngineConfig};
@@ -60,6 +60,8 @@ pub struct Fleet {
     closed: CancellationToken,
     servers: TaskTracker,
     grace: Duration,
+    /// A fleet that is dropped, or fails to start as a whole, leaves no server behind.
+    _close: [DropGuard; 2],
 }
 
 /// What a fleet did, told when it has stopped.
@@ -80,14 +82,16 @@ pub async fn start(config: &MockerConfig) -> Result<Fleet, MockerError> {
     let shared = actor.shared();
     let clock = LiveClock::start(config.speedup_ratio);
     let pacer = Pacer::spawn("pacer", actor, clock)?;
+    let (stop, closed) = (CancellationToken::new(), CancellationToken::new());
     let mut fleet = Fleet {
+        _close: [stop.clone().drop_guard(), closed.clone().drop_guard()],
         pacer,
         state: Arc::default(),
         urls: Vec::new(),
         shared,
         registrations: Vec::new(),
-        stop: CancellationToken::new(),
-        closed: CancellationToken::new(),
+        stop,
+        closed,
         servers: TaskTracker::new(),
         grace: config.grace,
     };

@@ -1,5 +1,6 @@
 //! One worker's gRPC calls (protocol A).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -8,8 +9,8 @@ use tonic::{Request, Response, Status};
 use crate::live::backend::Backend;
 use crate::live::clock::unix_seconds;
 use crate::live::grpc::common::{
-    EngineLoad, FlushCacheRequest, FlushCacheResponse, GetTokenizerChunk, GetTokenizerRequest, KvEventBatch,
-    ProfileResponse, StartProfileRequest, StopProfileRequest, SubscribeKvEventsRequest,
+    EngineLoad, FlushCacheRequest, FlushCacheResponse, GetTokenizerChunk, GetTokenizerRequest, KvCacheEvent,
+    KvEventBatch, KvSnapshotChunk, ProfileResponse, StartProfileRequest, StopProfileRequest, SubscribeKvEventsRequest,
 };
 use crate::live::grpc::convert::to_wire;
 use crate::live::grpc::engine::vllm_engine_server::VllmEngine;
@@ -40,7 +41,11 @@ impl WorkerService {
     }
 
     fn used_tokens(&self) -> i32 {
-        (self.backend.stats().active_blocks * self.backend.facts().block_size) as i32
+        self.tokens_of(self.backend.stats().active_blocks)
+    }
+
+    fn tokens_of(&self, blocks: u32) -> i32 {
+        on_wire(u64::from(blocks) * u64::from(self.backend.facts().block_size))
     }
 
     fn load(&self, sample: u64, load_only: bool) -> EngineLoad {
@@ -51,12 +56,17 @@ impl WorkerService {
             token_usage: stats.kv_cache_usage(),
             max_running_requests: self.max_num_seqs.unwrap_or(0),
             num_used_tokens: Some(self.used_tokens()),
-            max_total_num_tokens: Some((stats.total_blocks * self.backend.facts().block_size) as i32),
+            max_total_num_tokens: Some(self.tokens_of(stats.total_blocks)),
             sample,
             load_only,
             ..EngineLoad::default()
         }
     }
+}
+
+/// The wire's counts are 32-bit and signed; more is said as the most there is.
+fn on_wire(count: u64) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 fn unsupported<T>(what: &str) -> Result<Response<T>, Status> {
@@ -115,7 +125,7 @@ impl VllmEngine for WorkerService {
             architectures: vec!["MockForCausalLM".to_owned()],
             is_generation: true,
             max_context_length: facts.max_model_len,
-            max_req_input_len: i32::try_from(facts.max_model_len).unwrap_or(i32::MAX),
+            max_req_input_len: on_wire(facts.max_model_len.into()),
             vocab_size: facts.vocab_tokens,
             ..GetModelInfoResponse::default()
         }))
@@ -132,8 +142,8 @@ impl VllmEngine for WorkerService {
             uptime_seconds: self.backend.pacer().clock().wall_elapsed().as_secs_f64(),
             server_type: "mockfleet".to_owned(),
             data_parallel_size: 1,
-            block_size: facts.block_size as i32,
-            max_num_seqs: self.max_num_seqs.map_or(0, |seqs| seqs as i32),
+            block_size: on_wire(facts.block_size.into()),
+            max_num_seqs: self.max_num_seqs.map_or(0, |seqs| on_wire(seqs.into())),
             speedup_ratio: facts.speedup_ratio,
             num_gpu_blocks: stats.total_blocks,
             max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(0),
@@ -146,15 +156,15 @@ impl VllmEngine for WorkerService {
         let hit_rate = stats.reused_tokens_total as f64 / (stats.prompt_tokens_total.max(1)) as f64;
         let load = SchedulerLoad {
             dp_rank: 0,
-            num_running_reqs: stats.running as i32,
-            num_waiting_reqs: stats.waiting as i32,
-            num_total_reqs: (stats.running + stats.waiting) as i32,
+            num_running_reqs: on_wire(stats.running.into()),
+            num_waiting_reqs: on_wire(stats.waiting.into()),
+            num_total_reqs: on_wire(u64::from(stats.running) + u64::from(stats.waiting)),
             num_used_tokens: self.used_tokens(),
-            max_total_num_tokens: (stats.total_blocks * self.backend.facts().block_size) as i32,
+            max_total_num_tokens: self.tokens_of(stats.total_blocks),
             token_usage: stats.kv_cache_usage(),
             cache_hit_rate: hit_rate,
             utilization: f64::from(stats.running) / f64::from(self.max_num_seqs.unwrap_or(u32::MAX)),
-            max_running_requests: self.max_num_seqs.map_or(0, |seqs| seqs as i32),
+            max_running_requests: self.max_num_seqs.map_or(0, |seqs| on_wire(seqs.into())),
             ..SchedulerLoad::default()
         };
         Ok(Response::new(GetLoadsResponse {
@@ -181,7 +191,9 @@ impl VllmEngine for WorkerService {
             service: self.clone(),
             newest: self.backend.shared().kv_log.watch(),
             next_event_id: request.start_sequence_number,
+            ready: VecDeque::new(),
             greet: request.load_records_before_first_batch,
+            loads_welcome: request.load_records_before_first_batch,
             samples: 0,
         };
         let batches = stream::unfold(subscription, |mut subscription| async move {
@@ -191,62 +203,83 @@ impl VllmEngine for WorkerService {
     }
 }
 
-/// One subscriber of a worker's cache events. A batch carries events up to and including its sequence number.
+/// Blocks in one part of a snapshot: some hundred kilobytes on the wire.
+const SNAPSHOT_PART_BLOCKS: usize = 1024;
+
+/// One subscriber of a worker's cache events: a batch an event, numbered as the event is.
 struct Subscription {
     service: WorkerService,
     newest: tokio::sync::watch::Receiver<u64>,
     next_event_id: u64,
+    ready: VecDeque<KvEventBatch>,
     greet: bool,
+    /// Load records may be sent: the subscriber knows them, or has seen an event.
+    loads_welcome: bool,
     samples: u64,
 }
 
 impl Subscription {
     async fn next(&mut self) -> Option<KvEventBatch> {
         if std::mem::take(&mut self.greet) {
-            return Some(self.load_only());
+            return Some(self.load_record());
         }
         loop {
+            if let Some(batch) = self.ready.pop_front() {
+                self.loads_welcome = true;
+                return Some(batch);
+            }
             // Marked as seen before reading, so that news in between wakes the next wait.
             self.newest.borrow_and_update();
-            if let Some(batch) = self.read() {
-                return Some(batch);
+            self.read();
+            if !self.ready.is_empty() {
+                continue;
             }
             match tokio::time::timeout(LOAD_INTERVAL, self.newest.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
-                Err(_) => return Some(self.load_only()),
+                Err(_) if self.loads_welcome => return Some(self.load_record()),
+                Err(_) => {}
             }
         }
     }
 
-    fn read(&mut self) -> Option<KvEventBatch> {
+    fn read(&mut self) {
         let block_size = self.service.backend.facts().block_size;
-        let (events, next_event_id) = match self.service.backend.shared().kv_log.read(self.next_event_id) {
+        match self.service.backend.shared().kv_log.read(self.next_event_id) {
             KvRead::Events(events) => {
-                let last = events.last()?.event_id;
-                (events.iter().map(|event| to_wire(event.event_id, &event.data, block_size)).collect(), last + 1)
+                for event in events {
+                    let batch = self.batch(event.event_id, vec![to_wire(event.event_id, &event.data, block_size)]);
+                    self.ready.push_back(batch);
+                    self.next_event_id = event.event_id + 1;
+                }
             }
             KvRead::Snapshot { changes, next_event_id } => {
-                (changes.iter().map(|change| to_wire(0, change, block_size)).collect(), next_event_id)
+                self.next_event_id = next_event_id;
+                let blocks = changes.len() as u64 - 1;
+                let parts: Vec<_> = changes.chunks(SNAPSHOT_PART_BLOCKS).collect();
+                for (index, part) in parts.iter().enumerate() {
+                    let events = part.iter().map(|change| to_wire(0, change, block_size)).collect();
+                    let mut batch = self.batch(next_event_id.saturating_sub(1), events);
+                    batch.snapshot = Some(KvSnapshotChunk {
+                        index: index as u32,
+                        count: parts.len() as u32,
+                        blocks,
+                        unknown_before: 0,
+                    });
+                    self.ready.push_back(batch);
+                }
             }
-        };
-        self.next_event_id = next_event_id;
-        Some(self.batch(events, false))
-    }
-
-    fn load_only(&mut self) -> KvEventBatch {
-        self.batch(Vec::new(), true)
-    }
-
-    fn batch(&mut self, events: Vec<crate::live::grpc::common::KvCacheEvent>, load_only: bool) -> KvEventBatch {
-        self.samples += 1;
-        KvEventBatch {
-            sequence_number: self.next_event_id.saturating_sub(1),
-            timestamp: unix_seconds(),
-            events,
-            dp_rank: Some(0),
-            load: Some(self.service.load(self.samples, load_only)),
-            ..KvEventBatch::default()
         }
+    }
+
+    /// A batch that says how busy the worker is and repeats the last number.
+    fn load_record(&mut self) -> KvEventBatch {
+        self.samples += 1;
+        let load = Some(self.service.load(self.samples, true));
+        KvEventBatch { load, ..self.batch(self.next_event_id.saturating_sub(1), Vec::new()) }
+    }
+
+    fn batch(&self, sequence_number: u64, events: Vec<KvCacheEvent>) -> KvEventBatch {
+        KvEventBatch { sequence_number, timestamp: unix_seconds(), events, dp_rank: Some(0), ..KvEventBatch::default() }
     }
 }

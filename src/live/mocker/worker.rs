@@ -12,7 +12,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::{EngineRequest, EngineStats};
 use crate::ids::{RequestId, WorkerId};
-use crate::live::backend::{Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError};
+use crate::live::backend::{
+    Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError, fold_seed,
+};
 use crate::live::fleet_actor::{FleetCommand, Reply, WorkerShared};
 use crate::live::pacer::PacerHandle;
 use crate::rng::Seed;
@@ -131,7 +133,7 @@ impl Backend for WorkerBackend {
         }
         let id = RequestId(inner.fleet.next_request.fetch_add(1, Ordering::Relaxed));
         let output_seed = match call.seed {
-            Some(seed) => inner.seed.nth(seed),
+            Some(seed) => inner.seed.nth(u64::from(fold_seed(seed))),
             None => inner.seed.nth(xxh3_64(call.request_id.as_bytes())),
         };
         let request = EngineRequest {
@@ -239,7 +241,7 @@ impl Stream for Events {
                 }
                 Poll::Ready(Some(Reply::Rejected(reason))) => this.end(Err(ServeError::Rejected(reason.to_string()))),
                 Poll::Ready(Some(Reply::Aborted)) => this.finished(FinishReason::Abort),
-                Poll::Ready(None) => this.end(Err(ServeError::ShuttingDown)),
+                Poll::Ready(Some(Reply::Stopped) | None) => this.end(Err(ServeError::Stopped)),
             }
         }
         if !token_ids.is_empty() {
