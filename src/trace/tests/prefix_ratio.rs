@@ -107,7 +107,7 @@ fn a_ratio_of_one_leaves_a_suffix_of_one_token() {
 fn impossible_options_are_refused() {
     let base = PrefixRatioOptions::default();
     let refused = |options: PrefixRatioOptions| super::super::prefix_ratio(Seed(0), &options).unwrap_err().to_string();
-    assert_eq!(refused(PrefixRatioOptions { requests: 0, ..base }), "`requests` is 0, expected at least 1");
+    assert_eq!(refused(PrefixRatioOptions { requests: 0, ..base }), "`num_requests` is 0, expected at least 1");
     assert_eq!(
         refused(PrefixRatioOptions { num_prefix_groups: 0, ..base }),
         "`num_prefix_groups` is 0, expected at least 1"
