@@ -13,6 +13,7 @@ use mockfleet::live::grpc::engine::generate_request::Input;
 use mockfleet::live::grpc::engine::generate_response::Response as Body;
 use mockfleet::live::grpc::engine::vllm_engine_client::VllmEngineClient;
 use mockfleet::live::grpc::engine::{GenerateRequest, SamplingParams, TokenizedInput};
+use mockfleet::live::grpc::{CONNECTION_WINDOW_BYTES, TOKEN_WINDOW_BYTES};
 use tonic::transport::{Channel, Endpoint};
 
 const STREAMS: u64 = 32;
@@ -114,7 +115,12 @@ fn bench(criterion: &mut Criterion) {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|rounds| {
                 runtime.block_on(async {
-                    let endpoint = Endpoint::from_shared(worker.url.clone()).expect("an address").tcp_nodelay(true);
+                    // The windows of our own clients: little unread on a stream, no limit on a connection.
+                    let endpoint = Endpoint::from_shared(worker.url.clone())
+                        .expect("an address")
+                        .tcp_nodelay(true)
+                        .initial_stream_window_size(TOKEN_WINDOW_BYTES)
+                        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
                     let channel = endpoint.connect().await.expect("a connection");
                     let (start, cpu) = (Instant::now(), worker.cpu());
                     for _ in 0..rounds {

@@ -211,7 +211,7 @@ impl Engine {
     pub fn handle(&mut self, now: SimTime, input: EngineInput, out: &mut Vec<Timed<EngineOutput>>) {
         match input {
             EngineInput::Submit(request) => self.submit(now, request),
-            EngineInput::Cancel(id) => self.cancel(now, id),
+            EngineInput::Cancel(id) => self.cancel(id),
             EngineInput::FlushCache => {
                 // A running step has events to tell that belong before the flush.
                 let done = self.pool.active() == 0 && self.step.is_none();
@@ -240,7 +240,7 @@ impl Engine {
         }
     }
 
-    fn cancel(&mut self, now: SimTime, id: RequestId) {
+    fn cancel(&mut self, id: RequestId) {
         let Some(slot) = self.by_id.get(&id).copied() else {
             // It may have ended in the running step: then its last output is not to be seen any more.
             self.silence(id);
@@ -252,9 +252,6 @@ impl Engine {
         self.forget(slot);
         self.totals.cancelled_total += 1;
         self.silence(id);
-        if self.step.is_none() && !self.sequences.is_empty() {
-            self.wake = Some(now);
-        }
     }
 
     fn silence(&mut self, cancelled: RequestId) {

@@ -89,7 +89,7 @@ impl Driver {
                 }
             }
             ArrivalMode::Concurrency { concurrency } => {
-                for _ in 0..concurrency {
+                for _ in 0..(concurrency as usize).min(driver.sessions.len()) {
                     driver.enter_next(SimTime::ZERO);
                 }
             }

@@ -5,6 +5,7 @@
 
 mod cancel;
 mod events;
+mod fleet;
 mod pool;
 mod preemption;
 mod random;

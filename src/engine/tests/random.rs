@@ -292,7 +292,8 @@ fn of_worker(said: &[FleetOutput], worker: usize) -> Vec<Timed<EngineOutput>> {
     own.map(|output| (output.at, output.output.clone())).collect()
 }
 
-fn check(seed: u64) {
+/// Runs one seed; what the engines counted.
+fn check(seed: u64) -> Vec<EngineStats> {
     let scenario = Scenario::new(seed);
     let engines = run_engines(&scenario);
     let fleet = run_fleet(&scenario);
@@ -306,6 +307,7 @@ fn check(seed: u64) {
     for (worker, watched) in engines.iter().enumerate() {
         check_advance(&of_worker(&advanced, worker), watched);
     }
+    engines.iter().map(|watched| watched.engine.stats()).collect()
 }
 
 /// Steps begin at other moments in `advance`, so only what does not depend on them is compared.
@@ -332,37 +334,28 @@ fn check_advance(said: &[Timed<EngineOutput>], watched: &Watched) {
 
 #[test]
 fn random_fleets_keep_their_promises() {
-    let seeds = match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..CASES,
-    };
+    let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = only.map_or(0..CASES, |seed| seed..seed + 1);
+    let mut counted = [0; 5];
     for seed in seeds {
-        if let Err(panic) = std::panic::catch_unwind(|| check(seed)) {
+        let all = std::panic::catch_unwind(|| check(seed)).unwrap_or_else(|panic| {
             eprintln!("replay with: SEED={seed} cargo test random_fleets");
-            std::panic::resume_unwind(panic);
+            std::panic::resume_unwind(panic)
+        });
+        for stats in all {
+            let of_one = [
+                stats.preemptions_total,
+                stats.reused_tokens_total,
+                stats.rejected_total,
+                stats.cancelled_total,
+                stats.finished_total,
+            ];
+            counted.iter_mut().zip(of_one).for_each(|(sum, count)| *sum += count);
         }
     }
-}
-
-#[test]
-fn the_random_fleets_reach_what_they_are_for() {
-    let mut totals = EngineStats::default();
-    for seed in 0..CASES {
-        for watched in run_engines(&Scenario::new(seed)) {
-            let stats = watched.engine.stats();
-            totals.preemptions_total += stats.preemptions_total;
-            totals.reused_tokens_total += stats.reused_tokens_total;
-            totals.rejected_total += stats.rejected_total;
-            totals.cancelled_total += stats.cancelled_total;
-            totals.finished_total += stats.finished_total;
-        }
-    }
-    let reached = [
-        totals.preemptions_total,
-        totals.reused_tokens_total,
-        totals.rejected_total,
-        totals.cancelled_total,
-        totals.finished_total,
-    ];
-    assert!(reached.iter().all(|count| *count > 100), "{totals:?}");
+    // The traffic reaches what it is for, or the invariants above say little.
+    assert!(
+        only.is_some() || counted.iter().all(|sum| *sum > 100),
+        "preemptions, reused tokens, rejected, cancelled, finished: {counted:?}"
+    );
 }

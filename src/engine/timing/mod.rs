@@ -73,8 +73,11 @@ impl TimingModel {
 
     /// Time of a whole step on an engine `speedup_ratio` times as fast as the model.
     pub fn step_span(&self, prefill: PrefillBatch, decode: DecodeBatch, speedup_ratio: f64) -> SimSpan {
-        // Two roundings, as each part is a duration of its own in the reference.
-        SimSpan::from_ms(self.prefill_ms(prefill) / speedup_ratio)
-            + SimSpan::from_ms(self.decode_ms(decode) / speedup_ratio)
+        // Each part is a duration of its own, rounded to nanoseconds, then divided and cut: as in the reference.
+        let sped_up = |ms: f64| match SimSpan::from_ms(ms) {
+            span if speedup_ratio == 1.0 => span,
+            SimSpan(ns) => SimSpan((ns as f64 / speedup_ratio) as u64),
+        };
+        sped_up(self.prefill_ms(prefill)) + sped_up(self.decode_ms(decode))
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of the trace room: expand.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

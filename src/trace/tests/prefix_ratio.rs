@@ -1,3 +1,5 @@
+//! Tests of the trace room: prefix_ratio.
+
 use std::collections::BTreeSet;
 
 use super::super::*;

@@ -1,3 +1,5 @@
+//! Tests of the trace room: read.
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! Tests of the trace room: rows.
+
 use proptest::prelude::*;
 
 use super::super::locate;

@@ -1,3 +1,5 @@
+//! Tests of the trace room: sessions.
+
 use super::super::*;
 use super::row;
 

@@ -1,3 +1,5 @@
+//! Tests of the trace room: stats.
+
 use super::super::*;
 use super::row;
 

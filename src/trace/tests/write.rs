@@ -1,3 +1,5 @@
+//! Tests of the trace room: write.
+
 use std::fs;
 
 use tempfile::TempDir;
