@@ -75,7 +75,8 @@ fn a_step_takes_the_sum_of_its_parts_divided_by_the_speedup() {
     assert_eq!(model.step_span(one_prompt, one_sequence, 1.0), SimSpan::from_ms(12.0));
     assert_eq!(
         model.step_span(one_prompt, one_sequence, 3.0),
-        SimSpan::from_ms(10.0 / 3.0) + SimSpan::from_ms(2.0 / 3.0)
+        SimSpan(3_333_333 + 666_666),
+        "each part is cut to whole nanoseconds"
     );
     assert_eq!(model.step_span(one_prompt, one_sequence, 4.0), SimSpan::from_ms(3.0));
 }
