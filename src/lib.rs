@@ -9,6 +9,7 @@ pub mod plot;
 pub mod rng;
 pub mod router;
 pub mod session;
+pub mod sim;
 pub mod time;
 pub mod trace;
 pub mod ui;

@@ -13,12 +13,13 @@ use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
 use crate::live::load::results::{check_free, write_comparison, write_run};
 use crate::live::load::target::{Target, ask};
-use crate::live::load::{LoadConfig, LoadResult, Workload, run};
+use crate::live::load::{LoadConfig, LoadResult, run};
 use crate::live::shutdown::StopSignal;
 use crate::measure::{Report, ResultFolder, RunFacts, RunInfo, compare, summary_table};
 use crate::rng::Seed;
 use crate::session::ledger::Outcome;
 use crate::session::plan::ArrivalMode;
+use crate::session::workload::Workload;
 use crate::trace::{OnBadRow, PrefixRatioOptions, ReadOptions};
 
 /// Send a workload to a router and measure TTFT, TPOT and prefix reuse.

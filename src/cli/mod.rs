@@ -7,6 +7,7 @@
 pub mod engine;
 pub mod loadgen;
 pub mod mocker;
+pub mod replay;
 pub mod router;
 pub mod settings;
 pub mod trace;

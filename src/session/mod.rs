@@ -1,12 +1,13 @@
 //! What shall be sent, when, and what became of it.
 //!
-//! [`plan`] holds the sessions and the arrival mode, [`driver`] is the machine that follows the plan, [`ledger`] the record
+//! [`workload`] is what shall be sent, [`plan`] the sessions and the arrival mode, [`driver`] is the machine that follows the plan, [`ledger`] the record
 //! of each request. The same driver runs in the live load generator and in the replay.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod driver;
 pub mod ledger;
 pub mod plan;
+pub mod workload;
 
 #[cfg(test)]
 mod tests;

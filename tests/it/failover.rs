@@ -132,7 +132,8 @@ fn a_worker_that_stops_and_returns_is_picked_up() {
         let mut client = connect(&url(&found)).await;
         let mut running = endless(&mut client, request(prompt(1, 40), ENDLESS)).await;
         let stopping = tokio::spawn(fleet.fleet.stop());
-        assert_eq!(running.end().await.expect("a last message").finish_reason, "abort");
+        let cut = running.end().await.expect_err("an abort status");
+        assert_eq!((cut.code(), cut.message().contains("the server was stopped")), (Code::Aborted, true), "{cut:?}");
         soon("the fleet's end", stopping).await.expect("a summary");
         for gateway in [&found, &fixed] {
             until_metric(&url(gateway), WORKERS, |up| up == 0.0).await;
@@ -185,6 +186,27 @@ fn a_worker_that_does_not_fit_later_gets_no_requests() {
             let worker = generate(&mut client, request(prompt(number, 20), 2)).await.expect("an answer").worker();
             assert!([fleet.url(0), late.url(0)].contains(&worker), "{worker}");
         }
+    });
+}
+
+#[test]
+fn after_the_last_worker_another_kind_of_fleet_may_come() {
+    live(async {
+        let (fleet, gateway, mut client) = routed(RouterMode::Kv, 1).await;
+        generate(&mut client, request(prompt(1, 40), 2)).await.expect("an answer");
+        let space = fleet.space.clone();
+        fleet.fleet.stop().await;
+        until_metric(&url(&gateway), WORKERS, |up| up == 0.0).await;
+        let other = TestFleet::start_in(&space, |config| {
+            config.engine.block_size = 32;
+            config.model = "other-model".to_owned();
+        })
+        .await;
+        until_metric(&url(&gateway), WORKERS, |up| up == 1.0).await;
+        let got = generate(&mut client, request(prompt(1, 40), 2)).await.expect("an answer");
+        assert_eq!((got.worker(), got.overlap_blocks()), (other.url(0), 0));
+        let model = get(&format!("{}/v1/models", url(&gateway))).await.json()["data"][0].clone();
+        assert_eq!((&model["id"], &model["block_size"]), (&json!("other-model"), &json!(32)));
     });
 }
 

@@ -211,7 +211,6 @@ fn a_client_that_leaves_before_the_first_token_frees_booking_and_blocks() {
 }
 
 #[test]
-#[ignore = "bug: src/live/gateway/backend.rs, Name::drop forgets a later request of the same name"]
 fn abort_reaches_the_later_of_two_requests_of_one_name() {
     live(async {
         let fleet = TestFleet::start(slow).await;

@@ -11,10 +11,10 @@ use mockfleet::engine::{
     EngineConfig, EngineInput, EngineOutput, EngineRequest, EngineStats, Fleet, FleetInput, FleetOutput,
 };
 use mockfleet::ids::{RequestId, WorkerId};
-use mockfleet::live::load::Workload;
 use mockfleet::rng::Seed;
 use mockfleet::session::driver::{Driver, DriverInput};
 use mockfleet::session::plan::ArrivalMode;
+use mockfleet::session::workload::Workload;
 use mockfleet::time::SimTime;
 use mockfleet::trace::ReadOptions;
 use serde_json::Value;

@@ -130,6 +130,13 @@ impl Lab {
     }
 }
 
+/// Nine good rows of a trace, one a line.
+pub fn rows() -> Vec<String> {
+    let row =
+        |at: u32| format!(r#"{{"timestamp": {at}, "input_length": 600, "output_length": 4, "hash_ids": [0, {at}]}}"#);
+    (1..10).map(row).collect()
+}
+
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

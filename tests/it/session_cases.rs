@@ -6,8 +6,8 @@
 use std::io::Write;
 
 use mockfleet::engine::{EngineConfig, TimingModel};
-use mockfleet::live::load::Workload;
 use mockfleet::session::plan::ArrivalMode;
+use mockfleet::session::workload::Workload;
 use mockfleet::trace::ReadOptions;
 
 use crate::golden::{Life, Scenario};

@@ -84,6 +84,15 @@ fn lengths_have_defaults_and_may_be_nothing() {
         assert_eq!(generate(&mut client, unsaid).await.expect("an answer").tokens().len(), 16);
         let none = generate(&mut client, request(prompt(2, 5), 0)).await.expect("an answer");
         assert_eq!((none.tokens().len(), none.complete.finish_reason.as_str()), (0, "length"));
+        // Requests without a name are different requests.
+        let unnamed = |number| GenerateRequest {
+            request_id: String::new(),
+            sampling_params: Some(SamplingParams { max_tokens: Some(8), ..SamplingParams::default() }),
+            ..request(prompt(number, 5), 8)
+        };
+        let one = generate(&mut client, unnamed(3)).await.expect("an answer");
+        let other = generate(&mut client, unnamed(3)).await.expect("an answer");
+        assert_ne!(one.tokens(), other.tokens());
         let mut spoken = request(Vec::new(), 3);
         spoken.input = Some(Input::Text("four words of text".to_owned()));
         let spoken = generate(&mut client, spoken).await.expect("an answer");
@@ -222,17 +231,17 @@ async fn subscribe(client: &mut WorkerClient, start: u64, greet: bool) -> Stream
     soon("the headers", client.subscribe_kv_events(subscription)).await.expect("a stream").into_inner()
 }
 
-/// The next events of a stream, until there are so many. Batches without events must be load records.
+/// The next events of a stream, until there are so many: a batch holds a load record, a part of a snapshot, or one event
+/// under its own number.
 async fn events(batches: &mut Streaming<KvEventBatch>, wanted: usize) -> Vec<KvCacheEvent> {
     let mut found: Vec<KvCacheEvent> = Vec::new();
     while found.len() < wanted {
         let batch = soon("a batch", batches.message()).await.expect("a stream").expect("a batch");
-        assert_eq!(batch.events.is_empty(), batch.load.as_ref().is_some_and(|load| load.load_only), "{batch:?}");
-        if let Some(last) = batch.events.last().filter(|last| !matches!(last.data, Some(Data::Cleared(_)))) {
-            assert!(
-                batch.snapshot.is_some() || last.event_id == 0 || batch.sequence_number == last.event_id,
-                "{batch:?}"
-            );
+        let ids: Vec<u64> = batch.events.iter().map(|event| event.event_id).collect();
+        if batch.load.as_ref().is_some_and(|load| load.load_only) {
+            assert!(ids.is_empty(), "{batch:?}");
+        } else if batch.snapshot.is_none() {
+            assert_eq!(ids, [batch.sequence_number], "{batch:?}");
         }
         found.extend(batch.events);
     }
@@ -440,7 +449,7 @@ fn a_request_that_can_never_run_is_refused_with_its_reason() {
 #[test]
 fn bad_grpc_requests_are_refused() {
     live(async {
-        let fleet = TestFleet::start(|_| {}).await;
+        let fleet = TestFleet::start(|config| config.announced_model_len = 100).await;
         let mut client = fleet.client(0).await;
         let sampling = |n| Some(SamplingParams { n, ..SamplingParams::default() });
         for (bad, word) in [
@@ -448,6 +457,7 @@ fn bad_grpc_requests_are_refused() {
             (GenerateRequest { input: None, ..request(Vec::new(), 1) }, "empty"),
             (request(vec![5, 1 << 20], 1), "input_ids[1]"),
             (GenerateRequest { sampling_params: sampling(2), ..request(prompt(1, 5), 1) }, "`n` is 2"),
+            (request(prompt(1, 90), 11), "100 tokens"),
             (GenerateRequest { data_parallel_rank: Some(1), ..request(prompt(1, 5), 1) }, "data_parallel_rank"),
         ] {
             let refused = generate(&mut client, bad).await.expect_err(word);
@@ -499,8 +509,8 @@ fn a_fleet_that_stops_ends_its_requests() {
         let mut client = fleet.client(0).await;
         let mut running = endless(&mut client, request(prompt(1, 40), ENDLESS)).await;
         let stopping = tokio::spawn(fleet.fleet.stop());
-        let last = running.end().await.expect("a last message");
-        assert_eq!(last.finish_reason, "abort");
+        let cut = running.end().await.expect_err("an abort status");
+        assert_eq!((cut.code(), cut.message().contains("the server was stopped")), (Code::Aborted, true), "{cut:?}");
         let summary = soon("the fleet's end", stopping).await.expect("a summary");
         assert_eq!((summary.finished, summary.aborted), (0, 1));
         assert!(client.health_check(HealthCheckRequest {}).await.is_err(), "the port is closed");

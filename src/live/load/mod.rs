@@ -1,6 +1,6 @@
 //! The load generator's live half: it sends what the driver releases and measures what comes back.
 //!
-//! [`workload`] turns a trace or a generator into requests, [`target`] learns what it talks to, [`observe`] times one
+//! [`target`] learns what it talks to, [`observe`] times one
 //! request, [`transport`] sends it over [`grpc`] or [`http`], [`mod@run`] paces the whole, [`results`] writes the folder and
 //! draws its pictures.
 
@@ -13,8 +13,6 @@ pub mod run;
 pub mod sse;
 pub mod target;
 pub mod transport;
-pub mod workload;
 
 pub use config::LoadConfig;
 pub use run::{LoadError, LoadResult, run};
-pub use workload::Workload;

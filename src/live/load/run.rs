@@ -12,12 +12,12 @@ use crate::live::load::config::LoadConfig;
 use crate::live::load::observe::{Failure, Observation};
 use crate::live::load::target::{TargetFacts, flush};
 use crate::live::load::transport::{Connections, Shot};
-use crate::live::load::workload::Workload;
 use crate::live::pacer::{Paced, Pacer, PacerHandle};
 use crate::measure::LatencySet;
 use crate::rng::Seed;
 use crate::session::driver::{Driver, DriverInput, Release};
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
+use crate::session::workload::Workload;
 use crate::time::SimTime;
 use crate::ui::LoadProgress;
 

@@ -1,0 +1,171 @@
+//! `replay`: fleet, router and load in virtual time.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::{Args, Parser};
+use clap_complete::Shell;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::engine::EngineSettings;
+use crate::cli::router::RoutingSettings;
+use crate::cli::settings::SettingsFile;
+use crate::cli::{Failure, Program, above_zero, say};
+use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
+use crate::session::plan::ArrivalMode;
+use crate::session::workload::Workload;
+use crate::sim::{ReplayConfig, replay};
+use crate::trace::{DEFAULT_BLOCK_TOKENS, ReadOptions};
+
+/// Replay a trace in virtual time: the machines of `mocker`, `router` and `loadgen` without sockets and without waiting.
+///
+/// The same trace, settings and seed give the same report, byte by byte.
+#[derive(Debug, Parser)]
+#[command(name = "replay", version, max_term_width = 110, allow_negative_numbers = true)]
+pub struct ReplayArgs {
+    /// A Mooncake trace (JSON lines, also gzipped).
+    #[arg(value_name = "TRACE", required_unless_present = "completions")]
+    trace: Option<PathBuf>,
+    /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print completions for a shell and exit.
+    #[arg(long, value_name = "SHELL", value_enum)]
+    completions: Option<Shell>,
+    #[command(flatten)]
+    settings: ReplaySettings,
+    #[command(flatten)]
+    routing: RoutingSettings,
+    #[command(flatten)]
+    engine: EngineSettings,
+}
+
+/// What flags and file may set of a replay.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplaySettings {
+    /// Number of workers [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Fleet")]
+    num_workers: Option<u32>,
+    /// Divides all step times [default: 1].
+    #[arg(long, value_name = "RATIO", help_heading = "Fleet")]
+    speedup_ratio: Option<f64>,
+    /// Closed loop: so many sessions at a time; trace timestamps are ignored.
+    #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
+    concurrency: Option<u32>,
+    /// Replay by the trace's timestamps, so many times faster [default: 1].
+    #[arg(long, value_name = "RATIO", help_heading = "Arrivals")]
+    arrival_speedup_ratio: Option<f64>,
+    /// Tokens that one hash id stands for [default: 512].
+    #[arg(long, value_name = "TOKENS", help_heading = "Trace")]
+    trace_block_size: Option<u32>,
+    /// Only the first N rows.
+    #[arg(long, value_name = "N", help_heading = "Trace")]
+    head: Option<u64>,
+    /// Write the report (JSON) here.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    report: Option<PathBuf>,
+    /// Write one line a request (CSV) here.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    requests_csv: Option<PathBuf>,
+    /// Print the report (JSON) on stdout, and nothing else.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    json: Option<bool>,
+}
+
+/// More workers than this are a slip of the finger.
+const MAX_WORKERS: u32 = 4096;
+
+impl Program for ReplayArgs {
+    fn run(self) -> Result<(), Failure> {
+        let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
+        if self.settings.concurrency.is_some() {
+            file.forget("arrival_speedup_ratio");
+        }
+        if self.settings.arrival_speedup_ratio.is_some() {
+            file.forget("concurrency");
+        }
+        let settings = file.layer(self.settings).map_err(Failure::usage)?;
+        let routing = file.layer(self.routing).map_err(Failure::usage)?;
+        let engine = file.layer(self.engine).map_err(Failure::usage)?;
+        file.finish().map_err(Failure::usage)?;
+        let trace = self.trace.ok_or_else(|| Failure::usage("no trace, expected a file"))?;
+        let config = settings.resolve(&routing, &engine)?;
+        let options = ReadOptions {
+            block_tokens: settings.trace_block_size.unwrap_or(DEFAULT_BLOCK_TOKENS),
+            limit_rows: settings.head,
+            ..ReadOptions::default()
+        };
+        let timed = matches!(config.arrival, ArrivalMode::Timestamps { .. });
+        let workload = Workload::from_trace(&trace, &options, timed).map_err(Failure::run)?;
+        settings.replay(&config, &workload)
+    }
+
+    fn completions(&self) -> Option<Shell> {
+        self.completions
+    }
+}
+
+impl ReplaySettings {
+    fn resolve(&self, routing: &RoutingSettings, engine: &EngineSettings) -> Result<ReplayConfig, Failure> {
+        let num_workers = self.num_workers.unwrap_or(1);
+        if num_workers == 0 || num_workers > MAX_WORKERS {
+            let message = format!("`num_workers` is {num_workers}, expected a whole number from 1 to {MAX_WORKERS}");
+            return Err(Failure::usage(message));
+        }
+        let mut engine = engine.resolve().map_err(Failure::usage)?;
+        engine.speedup_ratio = above_zero("speedup_ratio", self.speedup_ratio.unwrap_or(1.0))?;
+        let router = routing.resolve()?;
+        let arrival = match (self.concurrency, self.arrival_speedup_ratio) {
+            (Some(0), _) => return Err(Failure::usage("`concurrency` is 0, expected a whole number of at least 1")),
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage(
+                    "`concurrency` and `arrival_speedup_ratio` are both set, expected one of them",
+                ));
+            }
+            (Some(concurrency), None) => ArrivalMode::Concurrency { concurrency },
+            (None, ratio) => ArrivalMode::Timestamps {
+                arrival_speedup_ratio: above_zero("arrival_speedup_ratio", ratio.unwrap_or(1.0))?,
+            },
+        };
+        Ok(ReplayConfig { engines: vec![engine; num_workers as usize], seed: router.seed, router, arrival })
+    }
+
+    fn replay(&self, config: &ReplayConfig, workload: &Workload) -> Result<(), Failure> {
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(workload.items.len() as u64),
+            false => ProgressBar::hidden(),
+        };
+        let style = ProgressStyle::with_template("{pos}/{len} requests {wide_bar} {elapsed} gone, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let result = replay(config, workload, |ended| bar.set_position(ended)).map_err(Failure::run)?;
+        bar.finish_and_clear();
+        let facts = RunFacts {
+            workload: workload.name.clone(),
+            router_mode: config.router.router_mode.name().to_owned(),
+            arrival_mode: config.arrival.name().to_owned(),
+            concurrency: match config.arrival {
+                ArrivalMode::Concurrency { concurrency } => Some(u64::from(concurrency)),
+                ArrivalMode::Timestamps { .. } => None,
+            },
+            seed: config.seed,
+            speedup_ratio: config.engines.first().map_or(1.0, |engine| engine.speedup_ratio),
+            prefix_cache_reused_tokens: Some(result.reused_tokens_max),
+            warnings: workload.notes.clone(),
+        };
+        let report = Report::build(&result.records, &result.itl, &facts);
+        if let Some(path) = &self.report {
+            write_atomic(path, report.to_json().as_bytes()).map_err(Failure::run)?;
+        }
+        if let Some(path) = &self.requests_csv {
+            write_requests_csv(path, &result.records).map_err(Failure::run)?;
+        }
+        if self.json.unwrap_or(false) {
+            say(report.to_json())
+        } else {
+            say(summary_table(&report))
+        }
+        Ok(())
+    }
+}

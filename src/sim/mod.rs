@@ -1,0 +1,12 @@
+//! The offline replay: the very machines that run live, joined by a clock that jumps.
+//!
+//! [`world`] wires driver, router and fleet and orders what happens at one moment; [`replay`] turns a workload into records.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod replay;
+pub mod world;
+
+pub use replay::{ReplayConfig, ReplayError, ReplayResult, replay};
+
+#[cfg(test)]
+mod tests;
