@@ -7,6 +7,3 @@ pub mod replay;
 pub mod world;
 
 pub use replay::{ReplayConfig, ReplayError, ReplayResult, replay};
-
-#[cfg(test)]
-mod tests;

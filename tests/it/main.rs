@@ -5,6 +5,7 @@ mod gateway;
 mod golden;
 mod lab;
 mod programs;
+mod replay;
 mod runs;
 mod session_cases;
 mod support;

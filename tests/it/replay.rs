@@ -1,0 +1,148 @@
+//! The replay against the reference: a hand-made kv case to the microsecond, whole traces request by request where they are
+//! at hand, and the same bytes at every run.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use mockfleet::engine::EngineConfig;
+use mockfleet::measure::{Report, RunFacts};
+use mockfleet::rng::Seed;
+use mockfleet::router::{RouterConfig, RouterMode};
+use mockfleet::session::ledger::RequestRecord;
+use mockfleet::session::plan::ArrivalMode;
+use mockfleet::session::workload::Workload;
+use mockfleet::sim::{ReplayConfig, ReplayResult, replay};
+use mockfleet::trace::{ConversationOptions, ReadOptions, Trace, conversation_like};
+use serde_json::Value;
+
+/// Largest difference of a time, milliseconds.
+const TOLERANCE_MS: f64 = 0.001;
+
+fn run(config: &ReplayConfig, workload: &Workload) -> ReplayResult {
+    replay(config, workload, |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The folder beside the project that holds traces and oracles; `None` where it is absent, and then says so.
+fn shared(test: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    if folder.join("traces").is_dir() && folder.join("oracle/per-request").is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {test} needs ../shared/traces and ../shared/oracle");
+    None
+}
+
+#[test]
+fn kv_router_on_two_workers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/kv-router-2-workers");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file of the case");
+    let case: Value = serde_json::from_str(&read("case.json")).expect("JSON");
+    let expected: Value = serde_json::from_str(&read("expected.json")).expect("JSON");
+    let engine: EngineConfig = serde_json::from_value(case["engine"].clone()).expect("an engine");
+    let config = ReplayConfig {
+        engines: vec![engine; 2],
+        router: RouterConfig { router_mode: RouterMode::Kv, ..RouterConfig::default() },
+        arrival: ArrivalMode::Timestamps { arrival_speedup_ratio: 1.0 },
+        seed: 0,
+    };
+    let options = ReadOptions { block_tokens: 4, ..ReadOptions::default() };
+    let workload = Workload::from_trace(&folder.join("trace.jsonl"), &options, true).expect("a trace");
+    let rows = expected["requests"].as_array().expect("requests");
+    // Two cold workers tie at the first request, and the reference draws too: its workers may be ours with names swapped.
+    let matches = |seed| {
+        let router = RouterConfig { seed, ..config.router.clone() };
+        let records = run(&ReplayConfig { router, ..config.clone() }, &workload).records;
+        assert_eq!(records.len(), rows.len());
+        let ours: Vec<String> = records.iter().map(|record| format!("{:?}", describe(record))).collect();
+        let theirs: Vec<String> = rows.iter().map(|row| format!("{:?}", describe_expected(row))).collect();
+        (ours == theirs, ours, theirs)
+    };
+    let tries: Vec<_> = (0..16).map(matches).collect();
+    assert!(
+        tries.iter().any(|(same, ..)| *same),
+        "no seed draws as the reference did; seed 0: {:#?} against {:#?}",
+        tries[0].1,
+        tries[0].2
+    );
+}
+
+/// Worker, overlap, reuse and the times in whole microseconds.
+fn describe(record: &RequestRecord) -> (Option<String>, Option<u32>, Option<u32>, [i64; 3]) {
+    let us = |ms: Option<f64>| (ms.unwrap_or(-1.0) * 1e3).round() as i64;
+    let times = [us(Some(record.intended_ms)), us(record.first_token_ms), us(record.last_token_ms)];
+    (record.worker.clone(), record.overlap_blocks, record.reused_tokens, times)
+}
+
+fn describe_expected(row: &Value) -> (Option<String>, Option<u32>, Option<u32>, [i64; 3]) {
+    let us = |key: &str| (row[key].as_f64().unwrap_or(-1.0) * 1e3).round() as i64;
+    let count = |value: &Value| value.as_u64().map(|count| count as u32);
+    let worker = row["worker"].as_u64().map(|worker| format!("worker-{worker}"));
+    let times = [us("arrival_ms"), us("first_token_ms"), us("last_token_ms")];
+    (worker, count(&row["route"][0]["sel_overlap"]), count(&row["admissions"][0]["reused"]), times)
+}
+
+#[test]
+fn whole_conversation_trace_round_robin() {
+    let Some(shared) = shared("whole_conversation_trace_round_robin") else { return };
+    let options = ReadOptions::default();
+    let trace = shared.join("traces/conversation_trace.jsonl.gz");
+    let workload = Workload::from_trace(&trace, &options, false).expect("the trace");
+    let engine =
+        EngineConfig { max_num_batched_tokens: Some(16_384), max_num_seqs: Some(512), ..EngineConfig::default() };
+    let config = ReplayConfig {
+        engines: vec![engine; 8],
+        router: RouterConfig::default(),
+        arrival: ArrivalMode::Concurrency { concurrency: 32 },
+        seed: 0,
+    };
+    let records = run(&config, &workload).records;
+    let file =
+        std::fs::File::open(shared.join("oracle/per-request/conv_c32_w8_rr.per_request.csv.gz")).expect("the oracle");
+    let mut text = String::new();
+    GzDecoder::new(file).read_to_string(&mut text).expect("the oracle's text");
+    let mut compared = 0;
+    for line in text.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |column: usize| cells[column].parse::<f64>().expect("a number");
+        let row = cells[0].parse::<usize>().expect("a row") - 1;
+        let record = &records[row];
+        let place = format!("row {row} of the trace");
+        assert_eq!(record.worker.as_deref(), Some(format!("worker-{}", cells[4]).as_str()), "{place}: `worker`");
+        for (key, ours, column) in [
+            ("arrival_ms", Some(record.intended_ms), 1),
+            ("first_token_ms", record.first_token_ms, 7),
+            ("last_token_ms", record.last_token_ms, 8),
+        ] {
+            let same = ours.is_some_and(|ours| (ours - number(column)).abs() <= TOLERANCE_MS);
+            assert!(same, "{place}: `{key}` is {ours:?}, the reference has {}", cells[column]);
+        }
+        let first_reused = cells[6].split(';').next().and_then(|first| first.split(':').nth(1));
+        assert_eq!(record.reused_tokens.map(|tokens| tokens.to_string()).as_deref(), first_reused, "{place}: reuse");
+        compared += 1;
+    }
+    assert_eq!(compared, records.len());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let rows = conversation_like(Seed(5), 120, &ConversationOptions::default());
+    let trace = Trace::from_rows("generated", 512, rows);
+    let workload = Workload::from_rows("generated".to_owned(), &trace, true).expect("a workload");
+    for router_mode in [RouterMode::RoundRobin, RouterMode::Random, RouterMode::Kv] {
+        let report = |seed| {
+            let config = ReplayConfig {
+                engines: vec![EngineConfig::default(); 4],
+                router: RouterConfig { router_mode, router_temperature: 0.3, seed, ..RouterConfig::default() },
+                arrival: ArrivalMode::Timestamps { arrival_speedup_ratio: 2.0 },
+                seed,
+            };
+            let result = run(&config, &workload);
+            Report::build(&result.records, &result.itl, &RunFacts::default()).to_json()
+        };
+        assert_eq!(report(3), report(3), "{router_mode:?}");
+        if router_mode != RouterMode::RoundRobin {
+            assert_ne!(report(3), report(4), "{router_mode:?} does not depend on its seed");
+        }
+    }
+}
