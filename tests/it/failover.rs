@@ -1,7 +1,5 @@
 //! Workers that come, go, die and return, and a router that stops: what clients see, and that nothing stays booked.
 
-use std::time::Duration;
-
 use http::Method;
 use http_body_util::BodyExt;
 use mockfleet::live::gateway::GatewayConfig;
@@ -47,8 +45,7 @@ fn a_killed_worker_ends_its_streams_with_an_error_and_the_other_takes_over() {
         });
         until_running(&mut connect(&victim_urls[0]).await, 3).await;
         // A request that has its first token cannot go elsewhere any more.
-        until_metric(&victim_urls[0], "vllm:time_to_first_token_seconds_count", |started| started == 3.0).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until_metric(&router, "mockfleet_router_time_to_first_token_seconds_count", |started| started == 6.0).await;
         victim.signal(libc::SIGKILL);
 
         let error = on_victim.expect("a stream on the victim").end().await.expect_err("an error, not an end");

@@ -9,7 +9,7 @@ use mockfleet::live::grpc::common::{
 use mockfleet::live::grpc::engine::generate_request::Input;
 use mockfleet::live::grpc::engine::{
     AbortRequest, EmbedRequest, GenerateRequest, GetModelInfoRequest, GetServerInfoRequest, HealthCheckRequest,
-    SamplingParams,
+    SamplingParams, SchedulerLoad,
 };
 use mockfleet::live::grpc::{OVERLAP_KEY, WORKER_KEY};
 use serde_json::json;
@@ -124,7 +124,7 @@ fn abort_ends_the_stream_and_frees_its_blocks() {
         let endless_request = request(prompt(1, 40), ENDLESS);
         let request_ids = vec!["nobody".to_owned(), endless_request.request_id.clone()];
         let mut running = endless(&mut client, endless_request).await;
-        assert!(load(&mut client).await.num_used_tokens >= 40);
+        until_load(&mut client, "a prompt's blocks in use", |load| load.num_used_tokens >= 40).await;
         client.abort(AbortRequest { request_ids }).await.expect("an answer to Abort");
         let last = running.end().await.expect("a last message");
         assert_eq!(last.finish_reason, "abort");
@@ -196,9 +196,10 @@ fn loads_show_running_and_waiting_requests() {
         let mut client = fleet.client(0).await;
         let _running = endless(&mut client, request(prompt(1, 40), ENDLESS)).await;
         let _waiting = client.generate(request(prompt(2, 40), ENDLESS)).await.expect("headers at once");
-        until_load(&mut client, "one request in the queue", |load| load.num_waiting_reqs == 1).await;
+        let one_of_each = |load: &SchedulerLoad| (load.num_running_reqs, load.num_waiting_reqs) == (1, 1);
+        until_load(&mut client, "one request running, one waiting", one_of_each).await;
         let busy = load(&mut client).await;
-        assert_eq!((busy.num_running_reqs, busy.num_total_reqs), (1, 2), "{busy:?}");
+        assert_eq!(busy.num_total_reqs, 2, "{busy:?}");
         assert!(busy.token_usage > 0.0 && busy.utilization == 1.0, "{busy:?}");
     });
 }
@@ -361,9 +362,9 @@ fn the_http_pages_tell_the_same() {
         assert_eq!((&model["max_model_len"], &model["block_size"]), (&json!(1 << 20), &json!(BLOCK)));
         assert!(get(&format!("{url}/version")).await.json()["version"].is_string());
         let running = endless(&mut client, request(prompt(1, 40), ENDLESS)).await;
+        until_metric(&url, "vllm:num_requests_running", |running| running == 1.0).await;
         let page = get(&format!("{url}/metrics")).await;
         assert!(page.header("content-type").is_some_and(|kind| kind.contains("openmetrics")), "{:?}", page.headers);
-        assert_eq!(metric(&page.text, "vllm:num_requests_running"), Some(1.0));
         assert_eq!(metric(&page.text, "vllm:prefix_cache_hits_total"), Some(0.0));
         assert!(metric(&page.text, "vllm:kv_cache_usage_perc").is_some_and(|usage| usage > 0.0), "{}", page.text);
         assert!(page.text.contains(r#"block_size="16""#) && page.text.contains(r#"num_gpu_blocks="1024""#));
