@@ -95,7 +95,7 @@ pub fn replay(
     let seed = Seed(config.seed).split("output");
     let mut lives = vec![Life::default(); workload.items.len()];
     let mut itl = LatencySet::exact();
-    let mut ended = 0;
+    let (mut ended, mut told) = (0, 0);
     let mut request = |id: RequestId| {
         let item = &workload.items[id.0 as usize];
         EngineRequest {
@@ -112,7 +112,10 @@ pub fn replay(
         world.tick(now, &mut request, &mut |at, event| {
             ended += u64::from(note(&mut lives, &mut itl, at, event));
         });
-        progress(ended);
+        if ended > told {
+            told = ended;
+            progress(ended);
+        }
     }
     if world.in_flight() > 0 {
         let state = world.check().err().unwrap_or_else(|| "all invariants hold".to_owned());

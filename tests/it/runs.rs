@@ -243,6 +243,8 @@ fn a_trace_is_replayed_with_its_lengths() {
         assert_eq!(closed.len(), 9);
         assert!(closed.iter().all(|row| (row.1, row.2, row.3, row.4) == (600, 4, 4, true)), "{closed:?}");
         assert_eq!(workload(&lab.work().join("results/timed")), closed[..5]);
+        let replayed = lab.run("replay", &["good.jsonl", "--concurrency", "3", "--json"]).await.ok();
+        assert_eq!(json_alone(&replayed)["completed_requests"], 9, "the same without sockets");
         for (seed, file) in [("1", "a.jsonl"), ("1", "b.jsonl.gz"), ("2", "c.jsonl")] {
             lab.run("trace", &["generate", file, "--num-requests", "50", "--seed", seed]).await.ok();
         }
