@@ -37,10 +37,10 @@ pub struct EngineSettings {
     #[arg(long, value_name = "MODEL", help_heading = "Timing")]
     pub timing_model: Option<Timing>,
     /// With `--timing-model fixed`: milliseconds of a step's prefill part.
-    #[arg(long, value_name = "MS", help_heading = "Timing")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Timing")]
     pub prefill_ms: Option<f64>,
     /// With `--timing-model fixed`: milliseconds of a step's decode part.
-    #[arg(long, value_name = "MS", help_heading = "Timing")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Timing")]
     pub decode_ms: Option<f64>,
 }
 

@@ -4,14 +4,15 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::input::InputSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
-use crate::live::load::results::{check_free, write_comparison, write_run};
+use crate::live::load::results::{ResultsHome, check_free, check_name, plain_name, write_comparison, write_run};
 use crate::live::load::target::{Target, ask};
 use crate::live::load::{LoadConfig, LoadResult, run};
 use crate::live::shutdown::StopSignal;
@@ -20,7 +21,7 @@ use crate::rng::Seed;
 use crate::session::ledger::Outcome;
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
-use crate::trace::{OnBadRow, PrefixRatioOptions, ReadOptions};
+use crate::trace::PrefixRatioOptions;
 
 /// Send a workload to a router and measure TTFT, TPOT and prefix reuse.
 ///
@@ -45,6 +46,8 @@ pub struct LoadgenArgs {
     completions: Option<Shell>,
     #[command(flatten)]
     settings: LoadSettings,
+    #[command(flatten)]
+    input: InputSettings,
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,7 +64,7 @@ pub struct LoadSettings {
     #[arg(long, value_name = "URL", help_heading = "Server")]
     url: Option<Target>,
     /// Seconds of wall clock that a request may take [default: 600].
-    #[arg(long, value_name = "SECONDS", help_heading = "Server")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Server")]
     request_timeout_s: Option<f64>,
 
     /// Empty the workers' caches before the run.
@@ -72,26 +75,17 @@ pub struct LoadSettings {
     #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
     concurrency: Option<u32>,
     /// Replay by the trace's timestamps, so many times faster [default with a trace: 1].
-    #[arg(long, value_name = "RATIO", help_heading = "Arrivals")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Arrivals")]
     arrival_speedup_ratio: Option<f64>,
 
     /// Replay a Mooncake trace (JSON lines, also gzipped).
     #[arg(long, alias = "input-dataset", value_name = "FILE", help_heading = "Trace")]
     trace: Option<PathBuf>,
-    /// Tokens that one hash id stands for [default: 512].
-    #[arg(long, value_name = "TOKENS", help_heading = "Trace")]
-    trace_block_size: Option<u32>,
-    /// Only the first N rows.
-    #[arg(long, value_name = "N", help_heading = "Trace")]
-    head: Option<u64>,
-    /// What to do with a row that cannot be used: fail, or skip and count [default: fail].
-    #[arg(long, value_name = "WHAT", help_heading = "Trace")]
-    on_bad_row: Option<BadRow>,
 
-    /// Prompt length [default: 14000].
+    /// Mean prompt length [default: 14000].
     #[arg(long, value_name = "TOKENS", help_heading = "Prefix workload (without a trace)")]
     isl: Option<u32>,
-    /// Output length [default: 200].
+    /// Mean output length [default: 200].
     #[arg(long, value_name = "TOKENS", help_heading = "Prefix workload (without a trace)")]
     osl: Option<u32>,
     /// Number of requests [default: 200].
@@ -101,7 +95,7 @@ pub struct LoadSettings {
     #[arg(long, alias = "num-prefix-prompts", value_name = "N", help_heading = "Prefix workload (without a trace)")]
     num_prefix_groups: Option<u32>,
     /// Share of the prompt that is the group's prefix, 0 to 1 [default: 0.5].
-    #[arg(long, value_name = "RATIO", help_heading = "Prefix workload (without a trace)")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Prefix workload (without a trace)")]
     prefix_ratio: Option<f64>,
 
     /// Name of the result folder [default: WORKLOAD-MODE].
@@ -125,16 +119,6 @@ pub struct LoadSettings {
     /// Seed of the workload and of the output tokens [default: 0].
     #[arg(long, value_name = "N", help_heading = "Results")]
     seed: Option<u64>,
-}
-
-/// Names of the ways to treat bad rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BadRow {
-    /// Stop at the first one.
-    Fail,
-    /// Leave them out and count them.
-    Skip,
 }
 
 /// Arguments of `loadgen compare`.
@@ -170,8 +154,9 @@ impl Program for LoadgenArgs {
             file.forget("concurrency");
         }
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
+        let input = file.layer(self.input).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        send_workload(&settings)
+        send_workload(&settings, &input)
     }
 
     fn completions(&self) -> Option<Shell> {
@@ -199,7 +184,7 @@ impl LoadSettings {
         }
     }
 
-    fn workload(&self, arrival: ArrivalMode) -> Result<Workload, Failure> {
+    fn workload(&self, arrival: ArrivalMode, input: &InputSettings) -> Result<Workload, Failure> {
         let prefix_only = [
             ("isl", self.isl.is_some()),
             ("osl", self.osl.is_some()),
@@ -208,9 +193,9 @@ impl LoadSettings {
             ("prefix_ratio", self.prefix_ratio.is_some()),
         ];
         let trace_only = [
-            ("trace_block_size", self.trace_block_size.is_some()),
-            ("head", self.head.is_some()),
-            ("on_bad_row", self.on_bad_row.is_some()),
+            ("trace_block_size", input.trace_block_size.is_some()),
+            ("head", input.head.is_some()),
+            ("on_bad_row", input.on_bad_row.is_some()),
         ];
         if let Some(path) = &self.trace {
             if let Some((key, _)) = prefix_only.iter().find(|(_, given)| *given) {
@@ -219,16 +204,8 @@ impl LoadSettings {
                     "`{key}` belongs to the prefix workload, but `trace` is set{hint}"
                 )));
             }
-            let options = ReadOptions {
-                block_tokens: self.trace_block_size.unwrap_or(crate::trace::DEFAULT_BLOCK_TOKENS),
-                limit_rows: self.head,
-                on_bad_row: match self.on_bad_row {
-                    Some(BadRow::Skip) => OnBadRow::Skip,
-                    Some(BadRow::Fail) | None => OnBadRow::Fail,
-                },
-            };
             let timed = matches!(arrival, ArrivalMode::Timestamps { .. });
-            return Workload::from_trace(path, &options, timed).map_err(Failure::run);
+            return Workload::from_trace(path, &input.resolve(), timed).map_err(Failure::run);
         }
         if let Some((key, _)) = trace_only.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!("`{key}` is set without `trace`")));
@@ -246,7 +223,7 @@ impl LoadSettings {
     }
 }
 
-fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
+fn send_workload(settings: &LoadSettings, input: &InputSettings) -> Result<(), Failure> {
     let arrival = settings.arrival()?;
     let json = settings.json.unwrap_or(false);
     let config = LoadConfig {
@@ -263,10 +240,11 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
         flush_cache: settings.flush_cache.unwrap_or(false),
         progress: !settings.no_progress.unwrap_or(false) && std::io::stderr().is_terminal(),
     };
-    let workload = settings.workload(arrival)?;
+    let workload = settings.workload(arrival, input)?;
     let results = settings.results_dir.clone().unwrap_or_else(|| PathBuf::from("results"));
     let force = settings.force.unwrap_or(false);
     if let Some(name) = &settings.name {
+        check_name(name).map_err(Failure::usage)?;
         // Better known before the run than after it.
         check_free(&results.join(name), force).map_err(Failure::run)?;
     }
@@ -280,11 +258,12 @@ fn send_workload(settings: &LoadSettings) -> Result<(), Failure> {
         let stop = StopSignal::install().map_err(Failure::run)?;
         let facts = ask(&config.target).await.map_err(Failure::run)?;
         let folder =
-            results.join(settings.name.clone().unwrap_or_else(|| format!("{workload_name}-{}", facts.router_mode)));
+            results.join(settings.name.clone().unwrap_or_else(|| plain_name(&workload_name, &facts.router_mode)));
         check_free(&folder, force).map_err(Failure::run)?;
-        run(&config, facts, workload, stop.wait()).await.map(|result| (folder, result)).map_err(Failure::run)
+        let home = ResultsHome::open(&results).map_err(Failure::run)?;
+        run(&config, facts, workload, stop.wait()).await.map(|result| (home, folder, result)).map_err(Failure::run)
     });
-    let (folder, result) = result?;
+    let (_home, folder, result) = result?;
     let facts = RunFacts {
         workload: workload_name,
         router_mode: result.facts.router_mode.clone(),

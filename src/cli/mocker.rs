@@ -42,7 +42,7 @@ pub struct FleetSettings {
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     num_workers: Option<u32>,
     /// How many times faster than real time the fleet's clock runs [default: 1].
-    #[arg(long, value_name = "RATIO", help_heading = "Fleet")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Fleet")]
     speedup_ratio: Option<f64>,
     /// Address to listen on [default: 127.0.0.1].
     #[arg(long, value_name = "ADDRESS", help_heading = "Fleet")]
@@ -54,7 +54,7 @@ pub struct FleetSettings {
     #[arg(long, value_name = "NAME", help_heading = "Fleet")]
     namespace: Option<String>,
     /// Seconds of wall clock that running requests may go on after SIGINT or SIGTERM [default: 5].
-    #[arg(long, value_name = "SECONDS", help_heading = "Fleet")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Fleet")]
     grace_s: Option<f64>,
     /// Name of the model [default: mock-model].
     #[arg(long, value_name = "NAME", help_heading = "Model")]

@@ -5,6 +5,7 @@
 //! 2 wrong usage.
 
 pub mod engine;
+pub mod input;
 pub mod loadgen;
 pub mod mocker;
 pub mod replay;
@@ -64,7 +65,9 @@ pub fn finish<P: Program>(arguments: P) -> ExitCode {
     if let Some(shell) = arguments.completions() {
         let mut command = P::command();
         let name = command.get_name().to_owned();
-        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command, name, &mut script);
+        say(String::from_utf8_lossy(&script));
         return ExitCode::SUCCESS;
     }
     match arguments.run() {
@@ -84,9 +87,22 @@ pub fn with_dashes(argument: OsString) -> OsString {
     format!("--{}{value}", name.replace('_', "-")).into()
 }
 
+/// A number on the command line: finite, or a configuration file's value would take its place.
+pub(crate) fn finite(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if number.is_finite() { Ok(number) } else { Err("expected a finite number".to_owned()) }
+}
+
 /// Prints to stdout. A reader that has seen enough and is gone (`| head`) is no error.
 pub(crate) fn say(text: impl std::fmt::Display) {
-    let _ = write!(std::io::stdout().lock(), "{text}");
+    let mut stdout = std::io::stdout().lock();
+    let written = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("error: stdout: {error}");
+        std::process::exit(FAILED.into());
+    }
 }
 
 /// The runtime of a program.

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::engine::EngineSettings;
+use crate::cli::input::InputSettings;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, above_zero, say};
@@ -16,7 +17,6 @@ use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_reques
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
 use crate::sim::{ReplayConfig, replay};
-use crate::trace::{DEFAULT_BLOCK_TOKENS, ReadOptions};
 
 /// Replay a trace in virtual time: the machines of `mocker`, `router` and `loadgen` without sockets and without waiting.
 ///
@@ -34,6 +34,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SHELL", value_enum)]
     completions: Option<Shell>,
     #[command(flatten)]
+    input: InputSettings,
+    #[command(flatten)]
     settings: ReplaySettings,
     #[command(flatten)]
     routing: RoutingSettings,
@@ -49,20 +51,14 @@ pub struct ReplaySettings {
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     num_workers: Option<u32>,
     /// Divides all step times [default: 1].
-    #[arg(long, value_name = "RATIO", help_heading = "Fleet")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Fleet")]
     speedup_ratio: Option<f64>,
     /// Closed loop: so many sessions at a time; trace timestamps are ignored.
     #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
     concurrency: Option<u32>,
     /// Replay by the trace's timestamps, so many times faster [default: 1].
-    #[arg(long, value_name = "RATIO", help_heading = "Arrivals")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Arrivals")]
     arrival_speedup_ratio: Option<f64>,
-    /// Tokens that one hash id stands for [default: 512].
-    #[arg(long, value_name = "TOKENS", help_heading = "Trace")]
-    trace_block_size: Option<u32>,
-    /// Only the first N rows.
-    #[arg(long, value_name = "N", help_heading = "Trace")]
-    head: Option<u64>,
     /// Write the report (JSON) here.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     report: Option<PathBuf>,
@@ -87,18 +83,17 @@ impl Program for ReplayArgs {
             file.forget("concurrency");
         }
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
+        let input = file.layer(self.input).map_err(Failure::usage)?;
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
         let trace = self.trace.ok_or_else(|| Failure::usage("no trace, expected a file"))?;
         let config = settings.resolve(&routing, &engine)?;
-        let options = ReadOptions {
-            block_tokens: settings.trace_block_size.unwrap_or(DEFAULT_BLOCK_TOKENS),
-            limit_rows: settings.head,
-            ..ReadOptions::default()
-        };
         let timed = matches!(config.arrival, ArrivalMode::Timestamps { .. });
-        let workload = Workload::from_trace(&trace, &options, timed).map_err(Failure::run)?;
+        let workload = Workload::from_trace(&trace, &input.resolve(), timed).map_err(Failure::run)?;
+        for note in &workload.notes {
+            eprintln!("note: {note}");
+        }
         settings.replay(&config, &workload)
     }
 

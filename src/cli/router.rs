@@ -48,7 +48,7 @@ pub struct GatewaySettings {
     #[arg(long, alias = "http-port", value_name = "PORT", help_heading = "Server")]
     port: Option<u16>,
     /// Seconds of wall clock that requests in flight may go on after SIGINT or SIGTERM [default: 5].
-    #[arg(long, value_name = "SECONDS", help_heading = "Server")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Server")]
     grace_s: Option<f64>,
     /// Look for workers in this namespace [default: default].
     #[arg(long, value_name = "NAME", help_heading = "Workers")]
@@ -60,7 +60,7 @@ pub struct GatewaySettings {
     #[arg(long, alias = "kv-cache-block-size", value_name = "TOKENS", help_heading = "Workers")]
     block_size: Option<u32>,
     /// Seconds of wall clock to wait for the first worker [default: 5].
-    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Workers")]
     worker_timeout_s: Option<f64>,
 }
 
@@ -72,13 +72,13 @@ pub struct RoutingSettings {
     #[arg(long, value_name = "MODE", help_heading = "Routing")]
     pub router_mode: Option<RouterMode>,
     /// Blocks of prefill work that one cached block saves [default: 1].
-    #[arg(long, alias = "router-kv-overlap-score-credit", value_name = "CREDIT", help_heading = "Routing")]
+    #[arg(long, value_parser = crate::cli::finite, alias = "router-kv-overlap-score-credit", value_name = "CREDIT", help_heading = "Routing")]
     pub overlap_score_credit: Option<f64>,
     /// Weight of prefill blocks against decode blocks [default: 1].
-    #[arg(long, alias = "router-prefill-load-scale", value_name = "SCALE", help_heading = "Routing")]
+    #[arg(long, value_parser = crate::cli::finite, alias = "router-prefill-load-scale", value_name = "SCALE", help_heading = "Routing")]
     pub prefill_load_scale: Option<f64>,
     /// Spread of the choice: 0 takes the least cost, 1 draws by costs normalised to their range [default: 0].
-    #[arg(long, value_name = "TEMPERATURE", help_heading = "Routing")]
+    #[arg(long, value_parser = crate::cli::finite, value_name = "TEMPERATURE", help_heading = "Routing")]
     pub router_temperature: Option<f64>,
     /// Seed of ties and of random choices [default: 0].
     #[arg(long, value_name = "N", help_heading = "Routing")]

@@ -36,6 +36,18 @@ pub enum SettingsError {
         /// What the parser says, with the line.
         problem: String,
     },
+    /// It is not what its name says, and the parser tells where.
+    #[error("{}:{line}:{column}: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+        /// What the parser says.
+        problem: String,
+    },
     /// A value is not what was expected.
     #[error("{}:{line}: `{key}` is {value}: {problem}", path.display())]
     Value {
@@ -49,6 +61,18 @@ pub enum SettingsError {
         value: String,
         /// What was expected.
         problem: String,
+    },
+    /// Two spellings of one key.
+    #[error("{}:{line}: `{key}` is the same key as `{first}`, expected it once", path.display())]
+    Twice {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The key, as written the second time.
+        key: String,
+        /// As written the first time.
+        first: String,
     },
     /// A key is unknown.
     #[error("{}:{line}: unknown key `{key}`, expected one of {known}", path.display())]
@@ -80,11 +104,19 @@ impl SettingsFile {
         let Some(path) = path else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
             .map_err(|cause| SettingsError::Unreadable { path: path.to_owned(), cause })?;
-        let left = parse(path, &text)?
-            .into_iter()
-            .map(|(written, value)| (own_name(&written.replace('-', "_")), written, value))
-            .collect();
-        Ok(SettingsFile { path: path.to_owned(), text, left, known: Vec::new() })
+        let mut file = SettingsFile { path: path.to_owned(), text, ..Self::default() };
+        for (written, value) in parse(path, &file.text)? {
+            let key = own_name(&written.replace('-', "_"));
+            if let Some((_, first, _)) = file.left.iter().find(|(known, ..)| *known == key) {
+                // The parser's order need not be the file's.
+                let mut both = [(file.line_of(first), first.clone()), (file.line_of(&written), written)];
+                both.sort();
+                let [(_, first), (line, key)] = both;
+                return Err(SettingsError::Twice { path: file.path, line, key, first });
+            }
+            file.left.push((key, written, value));
+        }
+        Ok(file)
     }
 
     /// The flags, completed by the file's keys where a flag was not given.
@@ -156,8 +188,20 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
         |problem: String| SettingsError::Syntax { path: path.to_owned(), problem: problem.trim_end().to_owned() };
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     let value: Value = match ending.as_deref() {
-        Some("toml") => toml::from_str(text).map_err(|error| syntax(error.to_string()))?,
-        Some("yaml" | "yml") => yaml_serde::from_str(text).map_err(|error| syntax(error.to_string()))?,
+        Some("toml") => toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
+            SettingsError::Malformed {
+                path: path.to_owned(),
+                line: before.matches('\n').count() + 1,
+                column,
+                problem: error.message().to_owned(),
+            }
+        })?,
+        // By way of its own value, which unlike JSON's refuses a key that is there twice.
+        Some("yaml" | "yml") => yaml_serde::from_str::<yaml_serde::Value>(text)
+            .and_then(yaml_serde::from_value)
+            .map_err(|error| syntax(error.to_string()))?,
         _ => return Err(SettingsError::Kind { path: path.to_owned() }),
     };
     match value {

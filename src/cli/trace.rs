@@ -6,9 +6,10 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde_json::json;
 
+use crate::cli::input::InputSettings;
 use crate::cli::{Failure, Program, say};
 use crate::rng::Seed;
-use crate::trace::{ConversationOptions, ReadOptions, TraceStats, conversation_like, read_all, write_rows};
+use crate::trace::{ConversationOptions, TraceStats, conversation_like, read_all, write_rows};
 
 /// Make traces, and tell what is in them.
 #[derive(Debug, Parser)]
@@ -47,12 +48,8 @@ struct StatsArgs {
     /// A Mooncake trace (JSON lines, also gzipped).
     #[arg(value_name = "FILE")]
     trace: PathBuf,
-    /// Tokens that one hash id stands for.
-    #[arg(long, value_name = "TOKENS", default_value_t = crate::trace::DEFAULT_BLOCK_TOKENS)]
-    trace_block_size: u32,
-    /// Only the first N rows.
-    #[arg(long, value_name = "N")]
-    head: Option<u64>,
+    #[command(flatten)]
+    input: InputSettings,
     /// Print JSON on stdout, and nothing else.
     #[arg(long)]
     json: bool,
@@ -83,9 +80,10 @@ fn generate(arguments: &GenerateArgs) -> Result<(), Failure> {
 }
 
 fn stats(arguments: &StatsArgs) -> Result<(), Failure> {
-    let options =
-        ReadOptions { block_tokens: arguments.trace_block_size, limit_rows: arguments.head, ..ReadOptions::default() };
-    let trace = read_all(&arguments.trace, &options).map_err(Failure::run)?;
+    let trace = read_all(&arguments.trace, &arguments.input.resolve()).map_err(Failure::run)?;
+    if let Some(first) = &trace.first_skipped {
+        eprintln!("note: {} bad rows were skipped; the first: {first}", trace.skipped_rows);
+    }
     let stats = TraceStats::of(&trace.rows, trace.block_tokens);
     let figures = [
         ("num_requests", json!(stats.rows)),

@@ -152,6 +152,13 @@ impl FleetActor {
 
     fn deliver(&mut self) {
         let mut out = std::mem::take(&mut self.out);
+        // Gauges first: who sees a token may look at them at once.
+        let mut shown = None;
+        for FleetOutput { worker, .. } in &out {
+            if shown.replace(*worker) != Some(*worker) {
+                self.publish(*worker);
+            }
+        }
         for FleetOutput { at, worker, output } in out.drain(..) {
             match output {
                 EngineOutput::Token { id, token_id, reused_tokens, finished, .. } => {
@@ -171,8 +178,7 @@ impl FleetActor {
                         let _ = reply.send(done);
                     }
                 }
-                EngineOutput::StepEnded { .. } => self.publish(worker),
-                EngineOutput::Admitted { .. } => {}
+                EngineOutput::StepEnded { .. } | EngineOutput::Admitted { .. } => {}
             }
         }
         self.out = out;

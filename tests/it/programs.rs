@@ -256,14 +256,13 @@ fn the_line_of_a_key_is_not_that_of_a_longer_one() {
 }
 
 #[test]
-#[ignore = "bug: src/cli/settings.rs, layer takes a number that is not finite for one that was not given"]
 fn a_flag_that_is_not_finite_is_refused() {
     live(async {
         let lab = Lab::new();
         for (program, flag, word) in [
-            ("router", "--overlap-score-credit=nan", "`overlap_score_credit` is NaN"),
-            ("loadgen", "--prefix-ratio=nan", "NaN"),
-            ("mocker", "--speedup-ratio=inf", "`speedup_ratio` is inf"),
+            ("router", "--overlap-score-credit=nan", "expected a finite number"),
+            ("loadgen", "--prefix-ratio=nan", "expected a finite number"),
+            ("mocker", "--speedup-ratio=inf", "expected a finite number"),
         ] {
             let error = lab.run(program, &[flag]).await.error(2);
             assert!(error.contains(word), "{program} {flag}: {error}");
@@ -272,7 +271,6 @@ fn a_flag_that_is_not_finite_is_refused() {
 }
 
 #[test]
-#[ignore = "bug: src/cli/settings.rs, two spellings of one key are not noticed"]
 fn a_key_that_is_given_twice_is_an_error() {
     live(async {
         let lab = Lab::new();
@@ -283,7 +281,6 @@ fn a_key_that_is_given_twice_is_an_error() {
 }
 
 #[test]
-#[ignore = "bug: src/live/load/results.rs, check_free makes the parent folder before the server was asked"]
 fn a_named_run_without_a_server_writes_nothing() {
     live(async {
         let lab = Lab::new();
@@ -293,7 +290,6 @@ fn a_named_run_without_a_server_writes_nothing() {
 }
 
 #[test]
-#[ignore = "bug: src/trace/error.rs, SKIP_HINT names a flag that only loadgen has"]
 fn a_hint_names_no_flag_that_the_program_lacks() {
     live(async {
         let lab = Lab::new();

@@ -481,7 +481,7 @@ fn bad_http_requests_are_refused() {
             ("/v1/completions", r#"{"prompt": [1, -2]}"#, 400, "invalid_value"),
             ("/v1/completions", r#"{"prompt": [1048576]}"#, 400, "invalid_value"),
             ("/v1/completions", r#"{"prompt": ["one", "two"]}"#, 400, "invalid_value"),
-            ("/v1/completions", r#"{"prompt": [1], "max_tokens": 0}"#, 400, "invalid_value"),
+            ("/v1/completions", r#"{"prompt": [1], "max_tokens": -1}"#, 400, "invalid_value"),
             ("/v1/completions", r#"{"prompt": [1], "n": 2}"#, 400, "invalid_value"),
             ("/v1/completions", r#"{"prompt": [1], "max_tokens": 100}"#, 400, "context_length_exceeded"),
             ("/v1/completions", r#"{"prompt": [1], "model": "other"}"#, 404, "model_not_found"),

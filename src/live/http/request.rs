@@ -112,7 +112,7 @@ pub(super) fn check_model(asked: Option<&str>, facts: &ModelFacts) -> Result<(),
 /// The output length that a field asks for.
 pub(super) fn output_tokens(field: &'static str, asked: Option<i64>) -> Result<u32, ApiError> {
     let asked = asked.unwrap_or(DEFAULT_MAX_TOKENS);
-    u32::try_from(asked).ok().filter(|tokens| *tokens > 0).ok_or_else(|| {
-        ApiError::invalid(format!("`{field}` is {asked}, expected a whole number from 1 to {}", u32::MAX)).about(field)
+    u32::try_from(asked).map_err(|_| {
+        ApiError::invalid(format!("`{field}` is {asked}, expected a whole number from 0 to {}", u32::MAX)).about(field)
     })
 }

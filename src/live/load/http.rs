@@ -140,7 +140,10 @@ impl Progress {
         };
         if let Some(error) = chunk.error {
             let message = error["message"].as_str().unwrap_or("an error without a message").to_owned();
-            self.failure.get_or_insert(Failure::new(FailureKind::Stream, message));
+            // A stream's headers are sent before the engine has looked at the request.
+            let refused = error["code"] == "request_rejected";
+            let kind = if refused { FailureKind::Rejected } else { FailureKind::Stream };
+            self.failure.get_or_insert(Failure::new(kind, message));
             return;
         }
         let told = chunk.usage.as_ref().and_then(|usage| usage.completion_tokens);

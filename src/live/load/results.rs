@@ -54,17 +54,50 @@ pub enum ResultsError {
     Plot(#[from] PlotError),
 }
 
-/// Fails if the folder may not be written: its name is not a plain name, it exists and may not be replaced, or it exists
-/// and is no result folder. Makes the parent folder, so that a place that cannot be written is known before the run.
+/// Fails unless the name is one plain word, which cannot lead out of the folder that holds the results.
+pub fn check_name(name: &str) -> Result<(), ResultsError> {
+    let plain = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);
+    if plain { Ok(()) } else { Err(ResultsError::Name { name: name.to_owned() }) }
+}
+
+/// A folder's name from a workload, whose name may hold anything, and a mode.
+pub fn plain_name(workload: &str, mode: &str) -> String {
+    let name: String = workload.chars().map(|letter| if is_plain(letter) { letter } else { '-' }).collect();
+    format!("{}-{mode}", name.trim_start_matches('.'))
+}
+
+fn is_plain(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "._-".contains(letter)
+}
+
+/// The folder that holds the results, made before the run so that a place that cannot be written is known in time. If the
+/// run made it and leaves nothing there, it goes again.
+#[derive(Debug)]
+pub struct ResultsHome {
+    folder: PathBuf,
+    made: bool,
+}
+
+impl ResultsHome {
+    /// Makes the folder if it is not there.
+    pub fn open(folder: &Path) -> Result<Self, ResultsError> {
+        let made = !folder.exists();
+        std::fs::create_dir_all(folder).map_err(|cause| ResultsError::Folder { path: folder.to_owned(), cause })?;
+        Ok(ResultsHome { folder: folder.to_owned(), made })
+    }
+}
+
+impl Drop for ResultsHome {
+    fn drop(&mut self) {
+        if self.made {
+            // Fails if there are results in it, as it should.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Fails if the folder exists and may not be replaced, or is no result folder.
 pub fn check_free(folder: &Path, force: bool) -> Result<(), ResultsError> {
-    let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) || folder.ends_with("..") {
-        return Err(ResultsError::Name { name });
-    }
-    if let Some(parent) = folder.parent() {
-        std::fs::create_dir_all(parent).map_err(|cause| ResultsError::Folder { path: parent.to_owned(), cause })?;
-    }
     if !folder.exists() {
         return Ok(());
     }
