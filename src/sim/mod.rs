@@ -1,6 +1,6 @@
 //! The offline replay: the very machines that run live, joined by a clock that jumps.
 //!
-//! [`world`] wires driver, router and fleet and orders what happens at one moment; [`replay`] turns a workload into records.
+//! [`world`] wires driver, router and fleet and orders what happens at one moment; [`mod@replay`] turns a workload into records.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod replay;
