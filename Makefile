@@ -4,7 +4,7 @@ CARGO ?= cargo
 BIN := target/release
 
 # `make demo` settings: TRACE=FILE replays a real Mooncake trace instead of a generated one.
-export TRACE HEAD WORKERS SPEEDUP CONCURRENCY OUT
+export TRACE HEAD WORKERS SPEEDUP CONCURRENCY OUT BIN
 
 .PHONY: build test lint bench demo clean
 
@@ -23,7 +23,7 @@ bench:
 	$(CARGO) bench
 
 demo: build
-	@BIN=$(BIN) scripts/demo
+	@scripts/demo
 
 clean:
 	$(CARGO) clean

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::input::InputSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
+use crate::cli::{Failure, Program, ratio, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
 use crate::live::load::results::{ResultsHome, check_free, check_name, plain_name, write_comparison, write_run};
 use crate::live::load::target::{Target, ask};
@@ -177,8 +177,8 @@ impl LoadSettings {
             (None, Some(_), None) => {
                 Err(Failure::usage("`arrival_speedup_ratio` is set without `trace`: there are no timestamps"))
             }
-            (None, ratio, Some(_)) => {
-                let arrival_speedup_ratio = above_zero("arrival_speedup_ratio", ratio.unwrap_or(1.0))?;
+            (None, given, Some(_)) => {
+                let arrival_speedup_ratio = ratio("arrival_speedup_ratio", given.unwrap_or(1.0))?;
                 Ok(ArrivalMode::Timestamps { arrival_speedup_ratio })
             }
         }

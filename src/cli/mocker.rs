@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::engine::EngineSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, above_zero, runtime, say, seconds};
-use crate::live::mocker::{MockerConfig, start};
+use crate::cli::{Failure, Program, ratio, runtime, say, seconds};
+use crate::live::discovery::DiscoveryError;
+use crate::live::mocker::{MockerConfig, MockerError, start};
 use crate::live::shutdown::StopSignal;
 use crate::trace::DEFAULT_VOCAB_TOKENS;
 
@@ -94,7 +95,7 @@ impl MockerArgs {
             host: fleet.host.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             port: fleet.port.unwrap_or(50_051),
             namespace: fleet.namespace.unwrap_or_else(|| "default".to_owned()),
-            speedup_ratio: above_zero("speedup_ratio", fleet.speedup_ratio.unwrap_or(1.0))?,
+            speedup_ratio: ratio("speedup_ratio", fleet.speedup_ratio.unwrap_or(1.0))?,
             model: fleet.model.unwrap_or_else(|| "mock-model".to_owned()),
             vocab_tokens,
             announced_model_len: ANNOUNCED_MODEL_LEN,
@@ -105,12 +106,21 @@ impl MockerArgs {
     }
 }
 
+fn failure(error: MockerError) -> Failure {
+    match error {
+        MockerError::Config(_)
+        | MockerError::Ports { .. }
+        | MockerError::Discovery(DiscoveryError::Namespace { .. }) => Failure::usage(error),
+        _ => Failure::run(error),
+    }
+}
+
 impl Program for MockerArgs {
     fn run(self) -> Result<(), Failure> {
         let config = self.resolve()?;
         runtime()?.block_on(async {
             let stop = StopSignal::install().map_err(Failure::run)?;
-            let fleet = start(&config).await.map_err(Failure::run)?;
+            let fleet = start(&config).await.map_err(failure)?;
             for (index, url) in fleet.urls().iter().enumerate() {
                 say(format_args!(
                     "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}\n",

@@ -63,11 +63,7 @@ pub fn start<P: Program>() -> ExitCode {
 /// The same for arguments that are parsed already.
 pub fn finish<P: Program>(arguments: P) -> ExitCode {
     if let Some(shell) = arguments.completions() {
-        let mut command = P::command();
-        let name = command.get_name().to_owned();
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut command, name, &mut script);
-        say(String::from_utf8_lossy(&script));
+        print_completions(&mut P::command(), shell);
         return ExitCode::SUCCESS;
     }
     match arguments.run() {
@@ -77,6 +73,14 @@ pub fn finish<P: Program>(arguments: P) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Prints a shell's completions of a program.
+pub fn print_completions(command: &mut clap::Command, shell: Shell) {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, name, &mut script);
+    say(String::from_utf8_lossy(&script));
 }
 
 /// Flags may be written with `_` as well, as configuration keys are.
@@ -113,12 +117,12 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::run(format!("cannot start the runtime: {error}")))
 }
 
-/// A ratio that divides or multiplies time.
-pub(crate) fn above_zero(key: &str, value: f64) -> Result<f64, Failure> {
-    if value.is_finite() && value > 0.0 {
+/// A ratio that divides or multiplies time. Beyond a million, either way, clocks lose their nanoseconds.
+pub(crate) fn ratio(key: &str, value: f64) -> Result<f64, Failure> {
+    if (1e-6..=1e6).contains(&value) {
         return Ok(value);
     }
-    Err(Failure::usage(format!("`{key}` is {value}, expected a finite number above 0")))
+    Err(Failure::usage(format!("`{key}` is {value}, expected a number above 0, from 0.000001 to 1000000")))
 }
 
 /// A span of wall time; a year is the most.

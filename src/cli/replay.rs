@@ -1,7 +1,7 @@
 //! `replay`: fleet, router and load in virtual time.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
 use clap_complete::Shell;
@@ -12,7 +12,7 @@ use crate::cli::engine::EngineSettings;
 use crate::cli::input::InputSettings;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, above_zero, say};
+use crate::cli::{Failure, Program, ratio, say};
 use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
@@ -24,9 +24,6 @@ use crate::sim::{ReplayConfig, replay};
 #[derive(Debug, Parser)]
 #[command(name = "replay", version, max_term_width = 110, allow_negative_numbers = true)]
 pub struct ReplayArgs {
-    /// A Mooncake trace (JSON lines, also gzipped).
-    #[arg(value_name = "TRACE", required_unless_present = "completions")]
-    trace: Option<PathBuf>,
     /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -47,12 +44,12 @@ pub struct ReplayArgs {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplaySettings {
+    /// A Mooncake trace (JSON lines, also gzipped).
+    #[arg(value_name = "TRACE")]
+    trace: Option<PathBuf>,
     /// Number of workers [default: 1].
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     num_workers: Option<u32>,
-    /// Divides all step times [default: 1].
-    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Fleet")]
-    speedup_ratio: Option<f64>,
     /// Closed loop: so many sessions at a time; trace timestamps are ignored.
     #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
     concurrency: Option<u32>,
@@ -65,6 +62,9 @@ pub struct ReplaySettings {
     /// Write one line a request (CSV) here.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     requests_csv: Option<PathBuf>,
+    /// Exit with 0 although requests failed.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
+    allow_failures: Option<bool>,
     /// Print the report (JSON) on stdout, and nothing else.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
     json: Option<bool>,
@@ -87,7 +87,12 @@ impl Program for ReplayArgs {
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        let trace = self.trace.ok_or_else(|| Failure::usage("no trace, expected a file"))?;
+        let Some(trace) = settings.trace.clone() else {
+            return Err(Failure::usage("no trace, expected `replay TRACE` or the key `trace`"));
+        };
+        for path in [&settings.report, &settings.requests_csv].into_iter().flatten() {
+            check_place(path)?;
+        }
         let config = settings.resolve(&routing, &engine)?;
         let timed = matches!(config.arrival, ArrivalMode::Timestamps { .. });
         let workload = Workload::from_trace(&trace, &input.resolve(), timed).map_err(Failure::run)?;
@@ -109,8 +114,7 @@ impl ReplaySettings {
             let message = format!("`num_workers` is {num_workers}, expected a whole number from 1 to {MAX_WORKERS}");
             return Err(Failure::usage(message));
         }
-        let mut engine = engine.resolve().map_err(Failure::usage)?;
-        engine.speedup_ratio = above_zero("speedup_ratio", self.speedup_ratio.unwrap_or(1.0))?;
+        let engine = engine.resolve().map_err(Failure::usage)?;
         let router = routing.resolve()?;
         let arrival = match (self.concurrency, self.arrival_speedup_ratio) {
             (Some(0), _) => return Err(Failure::usage("`concurrency` is 0, expected a whole number of at least 1")),
@@ -120,9 +124,9 @@ impl ReplaySettings {
                 ));
             }
             (Some(concurrency), None) => ArrivalMode::Concurrency { concurrency },
-            (None, ratio) => ArrivalMode::Timestamps {
-                arrival_speedup_ratio: above_zero("arrival_speedup_ratio", ratio.unwrap_or(1.0))?,
-            },
+            (None, given) => {
+                ArrivalMode::Timestamps { arrival_speedup_ratio: ratio("arrival_speedup_ratio", given.unwrap_or(1.0))? }
+            }
         };
         Ok(ReplayConfig { engines: vec![engine; num_workers as usize], seed: router.seed, router, arrival })
     }
@@ -145,7 +149,7 @@ impl ReplaySettings {
                 ArrivalMode::Timestamps { .. } => None,
             },
             seed: config.seed,
-            speedup_ratio: config.engines.first().map_or(1.0, |engine| engine.speedup_ratio),
+            speedup_ratio: 1.0,
             prefix_cache_reused_tokens: Some(result.reused_tokens_max),
             warnings: workload.notes.clone(),
         };
@@ -161,6 +165,19 @@ impl ReplaySettings {
         } else {
             say(summary_table(&report))
         }
+        if report.failed_requests > 0 && !self.allow_failures.unwrap_or(false) {
+            let (failed, all) = (report.failed_requests, report.num_requests);
+            return Err(Failure::run(format!("{failed} of {all} requests failed")));
+        }
         Ok(())
     }
+}
+
+/// Fails if a file cannot be there, which is better known before the replay than after it.
+fn check_place(path: &Path) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        return Err(Failure::run(format!("{}: is a folder, expected a file", path.display())));
+    }
+    if parent.is_dir() { Ok(()) } else { Err(Failure::run(format!("{}: no such folder", parent.display()))) }
 }

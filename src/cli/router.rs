@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, runtime, say, seconds};
-use crate::live::discovery::parse_worker_list;
-use crate::live::gateway::{GatewayConfig, start};
+use crate::live::discovery::{DiscoveryError, parse_worker_list};
+use crate::live::gateway::{GatewayConfig, GatewayError, start};
 use crate::live::shutdown::StopSignal;
 use crate::router::{RouterConfig, RouterMode};
 
@@ -124,12 +124,19 @@ impl RouterArgs {
     }
 }
 
+fn failure(error: GatewayError) -> Failure {
+    match error {
+        GatewayError::Config(_) | GatewayError::Discovery(DiscoveryError::Namespace { .. }) => Failure::usage(error),
+        _ => Failure::run(error),
+    }
+}
+
 impl Program for RouterArgs {
     fn run(self) -> Result<(), Failure> {
         let config = self.resolve()?;
         runtime()?.block_on(async {
             let stop = StopSignal::install().map_err(Failure::run)?;
-            let gateway = start(&config).await.map_err(Failure::run)?;
+            let gateway = start(&config).await.map_err(failure)?;
             let workers = gateway.backend().gate().workers();
             say(format_args!(
                 "router at http://{}: mode {}, {} workers\n",

@@ -134,7 +134,7 @@ impl SettingsFile {
             let alone = Value::Object(Map::from_iter([(key.clone(), value.clone())]));
             if let Err(error) = serde_json::from_value::<T>(alone) {
                 let line = self.line_of(&written);
-                let (path, problem) = (self.path.clone(), error.to_string());
+                let (path, problem) = (self.path.clone(), in_words(&error.to_string()));
                 return Err(SettingsError::Value { path, line, key: written, value: value.to_string(), problem });
             }
             merged.insert(key, value);
@@ -179,6 +179,14 @@ const ALIASES: [(&str, &str); 9] = [
     ("num_prefix_prompts", "num_prefix_groups"),
 ];
 
+/// The parser's message without the names of our types.
+fn in_words(problem: &str) -> String {
+    let words = [("u16", "a whole number"), ("u32", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
+    words.iter().fold(problem.to_owned(), |text, (name, word)| {
+        text.replace(&format!("expected {name}"), &format!("expected {word}"))
+    })
+}
+
 fn own_name(key: &str) -> String {
     ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| own).to_owned()
 }
@@ -187,6 +195,7 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
     let syntax =
         |problem: String| SettingsError::Syntax { path: path.to_owned(), problem: problem.trim_end().to_owned() };
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    let not_finite = |key: &str| syntax(format!("`{key}` is not a finite number"));
     let value: Value = match ending.as_deref() {
         Some("toml") => toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -199,12 +208,25 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
             }
         })?,
         // By way of its own value, which unlike JSON's refuses a key that is there twice.
-        Some("yaml" | "yml") => yaml_serde::from_str::<yaml_serde::Value>(text)
-            .and_then(yaml_serde::from_value)
-            .map_err(|error| syntax(error.to_string()))?,
+        Some("yaml" | "yml") => {
+            let value: yaml_serde::Value = yaml_serde::from_str(text).map_err(|error| syntax(error.to_string()))?;
+            // JSON has no word for such numbers and would take them for "not given".
+            let odd = |value: &yaml_serde::Value| value.as_f64().is_some_and(|number| !number.is_finite());
+            if let Some((key, _)) = value.as_mapping().into_iter().flatten().find(|(_, value)| odd(value)) {
+                return Err(not_finite(key.as_str().unwrap_or("a key")));
+            }
+            yaml_serde::from_value(value).map_err(|error| syntax(error.to_string()))?
+        }
         _ => return Err(SettingsError::Kind { path: path.to_owned() }),
     };
     match value {
+        // TOML has no null, so a null was a number that JSON has no word for.
+        Value::Object(keys) if ending.as_deref() == Some("toml") => {
+            match keys.iter().find(|(_, value)| value.is_null()) {
+                Some((key, _)) => Err(not_finite(key)),
+                None => Ok(keys),
+            }
+        }
         Value::Object(keys) => Ok(keys),
         Value::Null => Ok(Map::new()),
         other => Err(syntax(format!("it holds {other}, expected keys with values"))),

@@ -38,6 +38,9 @@ struct GenerateArgs {
     /// Number of requests.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     num_requests: u64,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -72,6 +75,10 @@ impl Program for TraceArgs {
 fn generate(arguments: &GenerateArgs) -> Result<(), Failure> {
     if arguments.num_requests == 0 {
         return Err(Failure::usage("`num_requests` is 0, expected a whole number of at least 1"));
+    }
+    if arguments.output.exists() && !arguments.force {
+        let path = arguments.output.display();
+        return Err(Failure::run(format!("{path} exists already\n  hint: `--force` replaces it")));
     }
     let rows = conversation_like(Seed(arguments.seed), arguments.num_requests, &ConversationOptions::default());
     write_rows(&arguments.output, &rows).map_err(Failure::run)?;

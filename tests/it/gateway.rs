@@ -46,7 +46,10 @@ fn requests_pass_through_unchanged_on_both_surfaces() {
         assert_eq!(events.last(), Some(&json!("[DONE]")), "{events:?}");
         let model = get(&format!("{}/v1/models", url(&gateway))).await.json()["data"][0].clone();
         assert_eq!((&model["id"], &model["block_size"]), (&json!("mock-model"), &json!(BLOCK)));
-        assert_eq!((&model["router_mode"], &model["workers"]), (&json!("round-robin"), &json!([fleet.url(0)])));
+        assert_eq!(
+            (&model["router_mode"], &model["workers"]),
+            (&json!("round-robin"), &json!([{"worker": 0, "url": fleet.url(0)}]))
+        );
         assert_eq!(get(&format!("{}/health", url(&gateway))).await.status, 200);
         assert!(client.health_check(HealthCheckRequest {}).await.expect("an answer").into_inner().healthy);
         gateway.stop().await;

@@ -118,7 +118,7 @@ fn a_second_worker_without_a_port_leaves_no_registration_of_the_first() {
     live(async {
         let lab = Lab::new();
         let run = lab.run("mocker", &["--port", "65535", "--num-workers", "2"]).await;
-        let error = run.error(1);
+        let error = run.error(2);
         assert!(error.contains("65535"), "{error}");
         assert_eq!(lab.registrations("default"), Vec::<String>::new());
     });
@@ -181,8 +181,8 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
             ("loadgen", &["compare", "alone"], "DIR"),
             ("trace", &["generate", "out.jsonl", "--num-requests", "0"], "`num_requests` is 0"),
             ("trace", &["nonsense"], "nonsense"),
-            ("replay", &[], "required arguments were not provided"),
-            ("replay", &["t.jsonl", "--speedup-ratio", "0"], "`speedup_ratio` is 0"),
+            ("replay", &[], "no trace, expected"),
+            ("replay", &["t.jsonl", "--arrival-speedup-ratio", "0"], "`arrival_speedup_ratio` is 0"),
             ("replay", &["t.jsonl", "--num-workers", "0"], "`num_workers` is 0"),
             ("replay", &["t.jsonl", "--concurrency", "0"], "`concurrency` is 0"),
             ("replay", &["t.jsonl", "--router-mode", "best"], "expected round-robin, random or kv"),

@@ -180,7 +180,8 @@ impl Backend for GatewayBackend {
         let mut extras = Map::new();
         extras.insert("router_mode".to_owned(), json!(self.gate.config().router_mode.name()));
         extras.insert("router".to_owned(), json!(self.gate.config()));
-        let workers: Vec<String> = self.gate.workers().into_iter().map(|worker| worker.url).collect();
+        let workers: Vec<Value> =
+            self.gate.workers().into_iter().map(|worker| json!({"worker": worker.id, "url": worker.url})).collect();
         extras.insert("workers".to_owned(), json!(workers));
         extras.insert("cached_blocks".to_owned(), json!(self.gate.index_figures()[0]));
         extras

@@ -27,7 +27,7 @@ pub enum ResultsError {
         path: PathBuf,
     },
     /// The name would lead elsewhere.
-    #[error("`name` is `{name}`, expected letters, digits, `.`, `_` and `-`, not starting with a dot")]
+    #[error("`name` is `{name}`, expected at most 100 letters, digits, `.`, `_` and `-`, not starting with a dot")]
     Name {
         /// The name.
         name: String,
@@ -56,7 +56,7 @@ pub enum ResultsError {
 
 /// Fails unless the name is one plain word, which cannot lead out of the folder that holds the results.
 pub fn check_name(name: &str) -> Result<(), ResultsError> {
-    let plain = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);
+    let plain = (1..=100).contains(&name.len()) && !name.starts_with('.') && name.chars().all(is_plain);
     if plain { Ok(()) } else { Err(ResultsError::Name { name: name.to_owned() }) }
 }
 

@@ -128,7 +128,7 @@ impl Paced for DriverActor {
 struct Shared {
     workload: Workload,
     connections: Connections,
-    workers: Vec<String>,
+    workers: Vec<(u64, String)>,
     clock: LiveClock,
     seed: Seed,
     run_id: String,
@@ -139,7 +139,8 @@ struct Shared {
 impl Shared {
     /// A worker's name in reports: its number at the router, which unlike its port is the same in every run.
     fn worker_name(&self, url: String) -> String {
-        self.workers.iter().position(|worker| *worker == url).map_or(url, |number| format!("worker-{number}"))
+        let known = self.workers.iter().find(|(_, known)| *known == url);
+        known.map_or(url, |(number, _)| format!("worker-{number}"))
     }
 }
 

@@ -86,8 +86,8 @@ pub struct TargetFacts {
     pub vocab_tokens: Option<u32>,
     /// The router's mode; `direct` for a worker or a foreign server.
     pub router_mode: String,
-    /// Workers that the router sees.
-    pub workers: Vec<String>,
+    /// Workers that the router sees: its number for each, and the address.
+    pub workers: Vec<(u64, String)>,
     /// Distinct KV blocks that the router knows to be cached already.
     pub cached_blocks: u64,
 }
@@ -136,7 +136,9 @@ fn facts(model: &Value) -> TargetFacts {
         speedup_ratio: model["speedup_ratio"].as_f64().filter(|ratio| *ratio > 0.0).unwrap_or(1.0),
         vocab_tokens: model["vocab_tokens"].as_u64().and_then(|tokens| u32::try_from(tokens).ok()),
         router_mode: model["router_mode"].as_str().unwrap_or("direct").to_owned(),
-        workers: workers.filter_map(|worker| worker.as_str().map(str::to_owned)).collect(),
+        workers: workers
+            .filter_map(|worker| Some((worker["worker"].as_u64()?, worker["url"].as_str()?.to_owned())))
+            .collect(),
         cached_blocks: model["cached_blocks"].as_u64().unwrap_or(0),
     }
 }
