@@ -147,12 +147,8 @@ impl Program for LoadgenArgs {
             return compare_runs(&arguments);
         }
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
-        if self.settings.concurrency.is_some() {
-            file.forget("arrival_speedup_ratio");
-        }
-        if self.settings.arrival_speedup_ratio.is_some() {
-            file.forget("concurrency");
-        }
+        let (closed, timed) = (self.settings.concurrency.is_some(), self.settings.arrival_speedup_ratio.is_some());
+        file.exclude([("concurrency", closed), ("arrival_speedup_ratio", timed)]);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::engine::EngineSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, ratio, runtime, say, seconds};
+use crate::cli::{Failure, Program, ratio, runtime, say, seconds, workers};
 use crate::live::discovery::DiscoveryError;
 use crate::live::mocker::{MockerConfig, MockerError, start};
 use crate::live::shutdown::StopSignal;
@@ -70,8 +70,6 @@ pub struct FleetSettings {
 
 /// Sequence length that is announced if the engine has no limit.
 const ANNOUNCED_MODEL_LEN: u32 = 1 << 20;
-/// More workers than this in one process are a slip of the finger.
-const MAX_WORKERS: u32 = 4096;
 
 impl MockerArgs {
     /// The fleet that is meant, checked.
@@ -80,11 +78,7 @@ impl MockerArgs {
         let fleet = file.layer(self.fleet).map_err(Failure::usage)?;
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        let num_workers = fleet.num_workers.unwrap_or(1);
-        if num_workers == 0 || num_workers > MAX_WORKERS {
-            let message = format!("`num_workers` is {num_workers}, expected a whole number from 1 to {MAX_WORKERS}");
-            return Err(Failure::usage(message));
-        }
+        let num_workers = workers(fleet.num_workers)?;
         let vocab_tokens = fleet.vocab_tokens.unwrap_or(DEFAULT_VOCAB_TOKENS);
         if vocab_tokens < 2 {
             let message = format!("`vocab_tokens` is {vocab_tokens}, expected a whole number of at least 2");

@@ -132,3 +132,11 @@ pub(crate) fn seconds(key: &str, value: f64) -> Result<f64, Failure> {
     }
     Err(Failure::usage(format!("`{key}` is {value}, expected seconds from 0 to 31536000")))
 }
+
+/// Number of workers in one process; more are a slip of the finger.
+pub(crate) fn workers(value: Option<u32>) -> Result<u32, Failure> {
+    match value.unwrap_or(1) {
+        workers @ 1..=4096 => Ok(workers),
+        workers => Err(Failure::usage(format!("`num_workers` is {workers}, expected a whole number from 1 to 4096"))),
+    }
+}

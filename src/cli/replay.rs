@@ -12,7 +12,7 @@ use crate::cli::engine::EngineSettings;
 use crate::cli::input::InputSettings;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, ratio, say};
+use crate::cli::{Failure, Program, ratio, say, workers};
 use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
@@ -70,18 +70,11 @@ pub struct ReplaySettings {
     json: Option<bool>,
 }
 
-/// More workers than this are a slip of the finger.
-const MAX_WORKERS: u32 = 4096;
-
 impl Program for ReplayArgs {
     fn run(self) -> Result<(), Failure> {
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
-        if self.settings.concurrency.is_some() {
-            file.forget("arrival_speedup_ratio");
-        }
-        if self.settings.arrival_speedup_ratio.is_some() {
-            file.forget("concurrency");
-        }
+        let (closed, timed) = (self.settings.concurrency.is_some(), self.settings.arrival_speedup_ratio.is_some());
+        file.exclude([("concurrency", closed), ("arrival_speedup_ratio", timed)]);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
@@ -109,11 +102,7 @@ impl Program for ReplayArgs {
 
 impl ReplaySettings {
     fn resolve(&self, routing: &RoutingSettings, engine: &EngineSettings) -> Result<ReplayConfig, Failure> {
-        let num_workers = self.num_workers.unwrap_or(1);
-        if num_workers == 0 || num_workers > MAX_WORKERS {
-            let message = format!("`num_workers` is {num_workers}, expected a whole number from 1 to {MAX_WORKERS}");
-            return Err(Failure::usage(message));
-        }
+        let num_workers = workers(self.num_workers)?;
         let engine = engine.resolve().map_err(Failure::usage)?;
         let router = routing.resolve()?;
         let arrival = match (self.concurrency, self.arrival_speedup_ratio) {

@@ -145,9 +145,10 @@ impl SettingsFile {
             .map_err(|error| SettingsError::Syntax { path: self.path.clone(), problem: error.to_string() })
     }
 
-    /// Leaves a key out, since a flag that excludes it was given.
-    pub fn forget(&mut self, key: &str) {
-        self.left.retain(|(known, ..)| known != key);
+    /// Of two keys that exclude each other, leaves the one out whose counterpart was given as a flag.
+    pub fn exclude(&mut self, pair: [(&str, bool); 2]) {
+        let [(one, one_given), (other, other_given)] = pair;
+        self.left.retain(|(key, ..)| !(one_given && key == other || other_given && key == one));
     }
 
     /// Fails if the file has a key that nobody took.

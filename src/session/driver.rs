@@ -168,9 +168,4 @@ impl Driver {
         let dropped = if self.is_finished() { self.counts.planned - self.counts.released } else { 0 };
         DriverCounts { dropped, ..self.counts }
     }
-
-    /// The sessions of the plan.
-    pub fn sessions(&self) -> &[PlannedSession] {
-        &self.sessions
-    }
 }

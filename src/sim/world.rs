@@ -5,8 +5,6 @@
 //! are released and routed; steps start, lowest worker first. A request that arrives when a step ends takes part in the
 //! next one.
 
-use rustc_hash::FxHashMap;
-
 use crate::engine::{EngineInput, EngineOutput, EngineRequest, Fleet, FleetInput, FleetOutput, RejectReason};
 use crate::ids::{RequestId, WorkerId};
 use crate::router::{Decision, RouteRequest, Router, RouterInput, RouterOutput};
@@ -43,7 +41,6 @@ pub struct World {
     driver: Driver,
     router: Router,
     fleet: Fleet,
-    first_tokens: FxHashMap<RequestId, ()>,
     fleet_out: Vec<FleetOutput>,
     releases: Vec<Release>,
     routed: Vec<RouterOutput>,
@@ -56,15 +53,7 @@ impl World {
         for worker in 0..fleet.len() as u32 {
             router.handle(SimTime::ZERO, RouterInput::WorkerUp(WorkerId(worker)), &mut routed);
         }
-        World {
-            driver,
-            router,
-            fleet,
-            first_tokens: FxHashMap::default(),
-            fleet_out: Vec::new(),
-            releases: Vec::new(),
-            routed,
-        }
+        World { driver, router, fleet, fleet_out: Vec::new(), releases: Vec::new(), routed }
     }
 
     /// The next moment at which something happens; `None`: never again.
@@ -128,8 +117,8 @@ impl World {
                 EngineOutput::Admitted { id, reused_tokens, .. } => {
                     tell(at, WorldEvent::Admitted { id, reused_tokens });
                 }
-                EngineOutput::Token { id, finished, .. } => {
-                    if self.first_tokens.insert(id, ()).is_none() {
+                EngineOutput::Token { id, position, finished, .. } => {
+                    if position == 0 {
                         self.router.handle(at, RouterInput::PrefillCompleted(id), &mut self.routed);
                     }
                     tell(at, WorldEvent::Token { id, finished });
@@ -151,7 +140,6 @@ impl World {
     }
 
     fn end(&mut self, at: SimTime, id: RequestId) {
-        self.first_tokens.remove(&id);
         self.router.handle(at, RouterInput::Ended(id), &mut self.routed);
         self.driver.handle(at, DriverInput::Ended { id, session_continues: true });
     }

@@ -183,7 +183,7 @@ impl Backend for GatewayBackend {
         let workers: Vec<Value> =
             self.gate.workers().into_iter().map(|worker| json!({"worker": worker.id, "url": worker.url})).collect();
         extras.insert("workers".to_owned(), json!(workers));
-        extras.insert("cached_blocks".to_owned(), json!(self.gate.index_figures()[0]));
+        extras.insert("cached_blocks".to_owned(), json!(self.gate.figures().cached_blocks));
         extras
     }
 }

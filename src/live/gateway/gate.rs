@@ -57,6 +57,19 @@ pub struct Gate {
     pub metrics: GatewayMetrics,
 }
 
+/// What a router knows, in figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterFigures {
+    /// Distinct KV blocks in the index.
+    pub cached_blocks: u64,
+    /// Cache events taken in.
+    pub applied_events: u64,
+    /// Stored events whose parent block was not known.
+    pub orphan_events: u64,
+    /// Requests in flight.
+    pub active_requests: u64,
+}
+
 /// Where a request goes, and the booking that lasts until it is dropped.
 pub struct Routed {
     /// The worker.
@@ -209,12 +222,14 @@ impl Gate {
         Some(Routed { worker: worker?, decision, booking })
     }
 
-    /// Figures of the index: blocks, applied events, events without a known parent, requests in flight.
-    pub fn index_figures(&self) -> [u64; 4] {
+    /// What the router knows; all zero while no worker is up.
+    pub fn figures(&self) -> RouterFigures {
         let state = self.lock();
-        state.router.as_ref().map_or([0; 4], |router| {
-            let index = router.index();
-            [index.len() as u64, index.applied_events(), index.orphan_events(), router.load().len() as u64]
+        state.router.as_ref().map_or_else(RouterFigures::default, |router| RouterFigures {
+            cached_blocks: router.index().len() as u64,
+            applied_events: router.index().applied_events(),
+            orphan_events: router.index().orphan_events(),
+            active_requests: router.load().len() as u64,
         })
     }
 }

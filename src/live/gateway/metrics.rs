@@ -49,18 +49,18 @@ impl GatewayMetrics {
     /// The page, in the OpenMetrics text format.
     pub fn page(&self, gate: &Gate) -> String {
         let mut registry = Registry::with_prefix("mockfleet_router");
-        let [blocks, applied, orphans, active] = gate.index_figures();
+        let figures = gate.figures();
         let workers = gate.workers().len() as u64;
         for (name, help, value) in [
             ("workers", "Workers that take requests", workers),
-            ("active_requests", "Requests in flight", active),
-            ("index_blocks", "Distinct KV blocks in the index", blocks),
+            ("active_requests", "Requests in flight", figures.active_requests),
+            ("index_blocks", "Distinct KV blocks in the index", figures.cached_blocks),
         ] {
             registry.register(name, help, ConstGauge::new(value as f64));
         }
         for (name, help, value) in [
-            ("kv_events_applied", "Cache events taken into the index", applied),
-            ("kv_events_orphaned", "Stored events whose parent block was not known", orphans),
+            ("kv_events_applied", "Cache events taken into the index", figures.applied_events),
+            ("kv_events_orphaned", "Stored events whose parent block was not known", figures.orphan_events),
         ] {
             registry.register(name, help, ConstCounter::new(value));
         }

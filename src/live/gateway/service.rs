@@ -105,7 +105,7 @@ impl VllmEngine for GatewayService {
     ) -> Result<Response<GetServerInfoResponse>, Status> {
         let facts = self.backend.model().map_err(status)?;
         Ok(Response::new(GetServerInfoResponse {
-            active_requests: self.backend.gate().index_figures()[3] as u32,
+            active_requests: self.backend.gate().figures().active_requests as u32,
             server_type: "mockfleet-router".to_owned(),
             data_parallel_size: 1,
             block_size: facts.block_size as i32,

@@ -1,8 +1,7 @@
 //! The load generator's live half: it sends what the driver releases and measures what comes back.
 //!
-//! [`target`] learns what it talks to, [`observe`] times one
-//! request, [`transport`] sends it over [`grpc`] or [`http`], [`mod@run`] paces the whole, [`results`] writes the folder and
-//! draws its pictures.
+//! [`target`] learns what it talks to, [`observe`] times one request, [`transport`] sends it over [`grpc`] or [`http`],
+//! [`mod@run`] paces the whole, [`results`] writes the folder and draws its pictures.
 
 pub mod config;
 pub mod grpc;
