@@ -15,10 +15,11 @@ fn run(config: &EngineConfig, prompts: &[Vec<u32>]) -> u64 {
     for (index, prompt) in prompts.iter().enumerate() {
         let request = EngineRequest {
             id: RequestId(index as u64),
-            prompt: prompt.clone(),
+            prompt: prompt.clone().into(),
             max_output_tokens: OUTPUT_TOKENS as u32,
             output_seed: Seed(index as u64),
             vocab_tokens: 1 << 20,
+            priority: 0,
         };
         engine.handle(SimTime::ZERO, EngineInput::Submit(request), &mut out);
     }

@@ -16,6 +16,30 @@ pub enum PreemptionMode {
     Fifo,
 }
 
+/// In which order waiting requests are admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SchedulingPolicy {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// The highest priority first, among equals first come, first served. Preempted sequences stay ahead of all.
+    Priority,
+}
+
+/// What part of a request's life an engine serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerType {
+    /// All of it.
+    #[default]
+    Aggregated,
+    /// The prompt only; its blocks are then handed to a decode worker.
+    Prefill,
+    /// The output only; the prompt's blocks come from a prefill worker.
+    Decode,
+}
+
 /// The configuration of one engine. Keys are those of the flags, with underscores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -36,6 +60,10 @@ pub struct EngineConfig {
     pub enable_chunked_prefill: bool,
     /// Whom a full cache throws out.
     pub preemption_mode: PreemptionMode,
+    /// In which order waiting requests are admitted.
+    pub scheduling_policy: SchedulingPolicy,
+    /// What part of a request's life the engine serves.
+    pub worker_type: WorkerType,
     /// Divides all step times, above 0. The live fleet speeds up its clock instead and leaves this at 1.
     pub speedup_ratio: f64,
     /// How long steps take.
@@ -55,6 +83,8 @@ impl Default for EngineConfig {
             enable_prefix_caching: true,
             enable_chunked_prefill: true,
             preemption_mode: PreemptionMode::Lifo,
+            scheduling_policy: SchedulingPolicy::Fcfs,
+            worker_type: WorkerType::Aggregated,
             speedup_ratio: 1.0,
             timing_model: TimingModel::Polynomial,
             emit_kv_token_ids: false,

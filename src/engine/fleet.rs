@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::engine::config::{ConfigError, EngineConfig};
-use crate::engine::machine::{Engine, EngineInput, EngineOutput, Timed};
+use crate::engine::machine::{Engine, EngineDetail, TokenGap};
+use crate::engine::messages::{EngineInput, EngineOutput, Timed};
 use crate::engine::stats::EngineStats;
 use crate::ids::WorkerId;
 use crate::time::SimTime;
@@ -41,7 +42,13 @@ pub struct Fleet {
 impl Fleet {
     /// One engine for each configuration.
     pub fn new(configs: &[EngineConfig]) -> Result<Self, ConfigError> {
-        let engines: Vec<Engine> = configs.iter().cloned().map(Engine::new).collect::<Result<_, _>>()?;
+        Self::with_detail(configs, EngineDetail::default())
+    }
+
+    /// One engine for each configuration; all tell as much as `detail` says.
+    pub fn with_detail(configs: &[EngineConfig], detail: EngineDetail) -> Result<Self, ConfigError> {
+        let engines = configs.iter().cloned().map(|config| Engine::with_detail(config, detail));
+        let engines: Vec<Engine> = engines.collect::<Result<_, _>>()?;
         Ok(Fleet { listed: vec![None; engines.len()], engines, deadlines: BTreeSet::new(), scratch: Vec::new() })
     }
 
@@ -65,6 +72,13 @@ impl Fleet {
         let Some(engine) = self.engines.get_mut(input.worker.0 as usize) else { return };
         engine.handle(now, input.input, &mut self.scratch);
         self.settle(input.worker, out);
+    }
+
+    /// Hands over the waits between tokens of all engines that have at least `at_least` of them to tell.
+    pub fn drain_gaps(&mut self, at_least: usize, mut hear: impl FnMut(TokenGap)) {
+        for engine in self.engines.iter_mut().filter(|engine| engine.gaps() >= at_least) {
+            engine.drain_gaps().for_each(&mut hear);
+        }
     }
 
     /// When the first engine wants to be woken.

@@ -4,6 +4,8 @@
 //! before it, so that equal sequence hashes mean equal prefixes. The constants are the reference's, so that both index
 //! structures and test vectors carry over. A trailing partial block has no hash.
 
+use std::sync::Arc;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::ids::{SequenceHash, TokensHash};
@@ -51,6 +53,50 @@ pub struct BlockId {
     pub tokens: TokensHash,
     /// Hash of the block and all before it.
     pub sequence: SequenceHash,
+}
+
+/// Identities of the full blocks of a prompt, from the first on; shared by all who ask about it.
+pub type Chain = Arc<[BlockId]>;
+
+/// A sequence's blocks: those of the prompt, and those that its output has filled since.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SequenceBlocks<'a> {
+    /// Of the prompt.
+    pub prompt: &'a [BlockId],
+    /// Behind the prompt's full blocks.
+    pub grown: &'a [BlockId],
+}
+
+impl SequenceBlocks<'_> {
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.prompt.len() + self.grown.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Identity of the block at `index`, which is below `len`; it covers all before it.
+    pub fn sequence_hash(&self, index: usize) -> SequenceHash {
+        match index.checked_sub(self.prompt.len()) {
+            None => self.prompt[index].sequence,
+            Some(grown) => self.grown[grown].sequence,
+        }
+    }
+
+    /// The first `blocks` of them.
+    pub fn first(self, blocks: usize) -> Self {
+        let of_prompt = blocks.min(self.prompt.len());
+        SequenceBlocks { prompt: &self.prompt[..of_prompt], grown: &self.grown[..blocks - of_prompt] }
+    }
+}
+
+impl<'a> From<&'a [BlockId]> for SequenceBlocks<'a> {
+    fn from(prompt: &'a [BlockId]) -> Self {
+        SequenceBlocks { prompt, grown: &[] }
+    }
 }
 
 /// Appends the identities of all full blocks of `tokens` from block `chain.len()` on.

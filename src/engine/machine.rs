@@ -11,150 +11,44 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::engine::blocks::BlockPool;
-use crate::engine::config::{ConfigError, EngineConfig};
+use crate::engine::coast::Coast;
+use crate::engine::config::{ConfigError, EngineConfig, SchedulingPolicy};
 use crate::engine::events::{KvEvent, KvEventData};
+use crate::engine::handoff::Handoffs;
+use crate::engine::messages::{EngineInput, EngineOutput, EngineRequest, Timed};
+use crate::engine::schedule::StepPlan;
 use crate::engine::sequence::Sequence;
 use crate::engine::stats::EngineStats;
-use crate::engine::timing::{DecodeBatch, PrefillBatch};
+use crate::engine::timing::DecodeBatch;
 use crate::ids::RequestId;
-use crate::rng::Seed;
-use crate::time::SimTime;
+use crate::time::{SimSpan, SimTime};
 
-/// A request for an engine.
-#[derive(Clone, Debug)]
-pub struct EngineRequest {
-    /// Its name, unique among the live requests of this engine.
-    pub id: RequestId,
-    /// Prompt token ids.
-    pub prompt: Vec<u32>,
-    /// Output tokens to make; 0 computes the prompt only.
-    pub max_output_tokens: u32,
-    /// Output tokens follow from this seed and their position.
-    pub output_seed: Seed,
-    /// Output token ids are below this.
-    pub vocab_tokens: u32,
-}
-
-/// What can arrive at an engine.
-#[derive(Clone, Debug)]
-pub enum EngineInput {
-    /// A request joins the waiting queue. A duplicate of a live id is ignored.
-    Submit(EngineRequest),
-    /// The client is gone: the request's blocks are free at once and nothing more is said about it.
-    Cancel(RequestId),
-    /// Empty the cache, if no request holds a block.
-    FlushCache,
-}
-
-/// Why a request can never run.
+/// How much an engine tells. What happens and when does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RejectReason {
-    /// Prompt and output need more blocks than the pool has.
-    PoolTooSmall {
-        /// Blocks needed at the end of the request.
-        needed_blocks: u32,
-        /// Blocks in the pool.
-        num_gpu_blocks: u32,
-    },
-    /// The prompt leaves no room for output.
-    PromptTooLong {
-        /// Prompt length.
-        prompt_tokens: u32,
-        /// The model's limit.
-        max_model_len: u32,
-    },
-    /// Chunked prefill is off and the prompt is longer than a step.
-    Unchunkable {
-        /// Prompt length.
-        prompt_tokens: u32,
-        /// A step's token budget.
-        max_num_batched_tokens: u32,
-    },
-    /// The prompt is empty.
-    EmptyPrompt,
+pub struct EngineDetail {
+    /// Tell every token, as a server must. Else only the first, the second and the last of a request are told, and steps
+    /// that are alike are taken together; the waits between tokens are in [`Engine::drain_gaps`].
+    pub every_token: bool,
+    /// Tell the cache's changes.
+    pub kv_events: bool,
+    /// The driver starts the steps of a moment before it hands over what arrives then.
+    pub starts_before_arrivals: bool,
 }
 
-impl std::fmt::Display for RejectReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RejectReason::PoolTooSmall { needed_blocks, num_gpu_blocks } => write!(
-                f,
-                "prompt and output need {needed_blocks} KV blocks, the pool has {num_gpu_blocks} (num_gpu_blocks)"
-            ),
-            RejectReason::PromptTooLong { prompt_tokens, max_model_len } => {
-                write!(f, "a prompt of {prompt_tokens} tokens leaves no room below max_model_len {max_model_len}")
-            }
-            RejectReason::Unchunkable { prompt_tokens, max_num_batched_tokens } => write!(
-                f,
-                "a prompt of {prompt_tokens} tokens does not fit in a step of {max_num_batched_tokens} tokens \
-                 (max_num_batched_tokens), and chunked prefill is off"
-            ),
-            RejectReason::EmptyPrompt => write!(f, "the prompt is empty, expected at least 1 token"),
-        }
+impl Default for EngineDetail {
+    fn default() -> Self {
+        EngineDetail { every_token: true, kv_events: true, starts_before_arrivals: false }
     }
 }
 
-/// What an engine says.
-#[derive(Clone, Debug, PartialEq)]
-pub enum EngineOutput {
-    /// The request is in the running batch from this moment on.
-    Admitted {
-        /// Which request.
-        id: RequestId,
-        /// Tokens taken from the cache.
-        reused_tokens: u32,
-        /// True if it had been admitted before and was preempted since.
-        readmission: bool,
-    },
-    /// The cache changed.
-    Kv(KvEvent),
-    /// The next output token.
-    Token {
-        /// Whose.
-        id: RequestId,
-        /// The token.
-        token_id: u32,
-        /// Its place in the output, from 0.
-        position: u32,
-        /// Prompt tokens that came from the cache at the first admission.
-        reused_tokens: u32,
-        /// True for the last one.
-        finished: bool,
-    },
-    /// A request without output is done.
-    Finished {
-        /// Which request.
-        id: RequestId,
-        /// Prompt tokens that came from the cache at the first admission.
-        reused_tokens: u32,
-    },
-    /// The request can never run.
-    Rejected {
-        /// Which request.
-        id: RequestId,
-        /// Why.
-        reason: RejectReason,
-    },
-    /// A step ended.
-    StepEnded {
-        /// The engine's state after it.
-        stats: EngineStats,
-        /// Prompt tokens computed in the step.
-        prefill_tokens: u32,
-        /// Sequences that decoded in the step.
-        decode_sequences: u32,
-        /// When the step started.
-        started: SimTime,
-    },
-    /// Answer to [`EngineInput::FlushCache`].
-    Flushed {
-        /// False if a request holds blocks or a step is running.
-        done: bool,
-    },
+/// So many tokens came this long after the token before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenGap {
+    /// The wait.
+    pub gap: SimSpan,
+    /// How many tokens.
+    pub tokens: u32,
 }
-
-/// A moment and what happened then.
-pub type Timed<T> = (SimTime, T);
 
 /// A step under way.
 #[derive(Clone, Debug)]
@@ -170,34 +64,56 @@ pub(crate) struct RunningStep {
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) config: EngineConfig,
+    pub(crate) detail: EngineDetail,
     pub(crate) pool: BlockPool,
     pub(crate) sequences: Slab<Sequence>,
     by_id: FxHashMap<RequestId, usize>,
     pub(crate) waiting: VecDeque<usize>,
     pub(crate) running: Vec<usize>,
-    step: Option<RunningStep>,
+    pub(crate) handoffs: Handoffs,
+    pub(crate) step: Option<RunningStep>,
+    /// What the next step will do, between planning and pricing.
+    pub(crate) plan: StepPlan,
+    /// The steps that follow the running one and are like it.
+    pub(crate) coast: Coast,
+    /// Number of steps started, as the sequences count them.
+    pub(crate) step_number: u64,
+    pub(crate) gaps: Vec<TokenGap>,
     /// The moment at which an idle engine got something to do.
-    wake: Option<SimTime>,
+    pub(crate) wake: Option<SimTime>,
     next_event_id: u64,
-    pub(crate) next_identity: u64,
+    arrivals: u64,
     pub(crate) totals: EngineStats,
 }
 
 impl Engine {
-    /// An idle engine with an empty cache.
+    /// An idle engine with an empty cache that tells everything.
     pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
+        Self::with_detail(config, EngineDetail::default())
+    }
+
+    /// An idle engine with an empty cache.
+    pub fn with_detail(config: EngineConfig, detail: EngineDetail) -> Result<Self, ConfigError> {
         config.validate()?;
+        let mut pool = BlockPool::new(config.num_gpu_blocks);
+        pool.report_removed(config.enable_prefix_caching && detail.kv_events);
         Ok(Engine {
-            pool: BlockPool::new(config.num_gpu_blocks),
+            pool,
             config,
+            detail,
             sequences: Slab::new(),
             by_id: FxHashMap::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            handoffs: Handoffs::default(),
             step: None,
+            plan: StepPlan::default(),
+            coast: Coast::default(),
+            step_number: 0,
+            gaps: Vec::new(),
             wake: None,
             next_event_id: 0,
-            next_identity: 0,
+            arrivals: 0,
             totals: EngineStats::default(),
         })
     }
@@ -209,60 +125,99 @@ impl Engine {
 
     /// Something arrived. The caller has advanced the engine up to `now` before.
     pub fn handle(&mut self, now: SimTime, input: EngineInput, out: &mut Vec<Timed<EngineOutput>>) {
+        self.interrupt_coast(now);
         match input {
             EngineInput::Submit(request) => self.submit(now, request),
-            EngineInput::Cancel(id) => self.cancel(id),
+            EngineInput::Cancel(id) => self.cancel(now, id, out),
             EngineInput::FlushCache => {
                 // A running step has events to tell that belong before the flush.
                 let done = self.pool.active() == 0 && self.step.is_none();
                 if done {
                     self.pool.clear_inactive();
-                    if self.config.enable_prefix_caching {
+                    if self.events_wanted() {
                         let event = self.number(KvEventData::Cleared);
                         out.push((now, EngineOutput::Kv(event)));
                     }
                 }
                 out.push((now, EngineOutput::Flushed { done }));
             }
+            EngineInput::ReleaseSource(id) => self.release_source(now, id, out),
+            EngineInput::Reserve(request) => self.reserve_destination(now, request, out),
+            EngineInput::Activate(id) => self.activate_destination(now, id, out),
         }
     }
 
-    fn submit(&mut self, now: SimTime, request: EngineRequest) {
+    /// Takes in a new sequence; `None` if its id is in use.
+    pub(crate) fn insert(&mut self, request: EngineRequest) -> Option<usize> {
         if self.by_id.contains_key(&request.id) {
-            return;
+            return None;
         }
         let id = request.id;
-        let slot = self.sequences.insert(Sequence::new(request, &self.config));
+        self.arrivals += 1;
+        let slot = self.sequences.insert(Sequence::new(request, self.arrivals, &self.config));
         self.by_id.insert(id, slot);
-        self.waiting.push_back(slot);
+        Some(slot)
+    }
+
+    /// The sequence of a request.
+    pub(crate) fn slot(&self, id: RequestId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    fn submit(&mut self, now: SimTime, request: EngineRequest) {
+        let Some(slot) = self.insert(request) else { return };
+        match self.config.scheduling_policy {
+            SchedulingPolicy::Fcfs => self.waiting.push_back(slot),
+            SchedulingPolicy::Priority => {
+                // Behind all that have run already or are at least as urgent.
+                let priority = self.sequences[slot].priority;
+                let goes_before = |other: &usize| {
+                    let other = &self.sequences[*other];
+                    other.preemptions == 0 && other.priority < priority
+                };
+                let place = self.waiting.iter().position(goes_before).unwrap_or(self.waiting.len());
+                self.waiting.insert(place, slot);
+            }
+        }
+        self.wake_at(now);
+    }
+
+    /// Lets an idle engine look for work at `now`.
+    pub(crate) fn wake_at(&mut self, now: SimTime) {
         if self.step.is_none() {
             self.wake = Some(now);
         }
     }
 
-    fn cancel(&mut self, id: RequestId) {
-        let Some(slot) = self.by_id.get(&id).copied() else {
+    fn cancel(&mut self, now: SimTime, id: RequestId, out: &mut Vec<Timed<EngineOutput>>) {
+        let Some(slot) = self.slot(id) else {
             // It may have ended in the running step: then its last output is not to be seen any more.
             self.silence(id);
             return;
         };
         self.waiting.retain(|waiting| *waiting != slot);
         self.running.retain(|running| *running != slot);
+        self.handoffs.forget(slot);
         self.sequences[slot].drop_blocks(&mut self.pool);
         self.forget(slot);
         self.totals.cancelled_total += 1;
         self.silence(id);
+        self.retry_destinations(now, out);
     }
 
     fn silence(&mut self, cancelled: RequestId) {
-        if let Some(step) = &mut self.step {
-            step.outputs.retain(|output| {
-                !matches!(output, EngineOutput::Token { id, .. } | EngineOutput::Finished { id, .. } | EngineOutput::Rejected { id, .. } if *id == cancelled)
-            });
-        }
+        let Some(step) = &mut self.step else { return };
+        step.outputs.retain(|output| match output {
+            EngineOutput::Token { id, .. }
+            | EngineOutput::Finished { id, .. }
+            | EngineOutput::SourceHeld { id, .. }
+            | EngineOutput::Rejected { id, .. } => *id != cancelled,
+            _ => true,
+        });
     }
 
-    /// When the engine wants to be woken: the end of the running step, or at once if there is something to start.
+    /// When the engine wants to be woken: the end of the running step (or of the last of several that are alike), or at
+    /// once if there is something to start.
     pub fn next_deadline(&self) -> Option<SimTime> {
         self.step.as_ref().map(|step| step.ends).or(self.wake)
     }
@@ -278,8 +233,10 @@ impl Engine {
     /// Ends the running step if it is due at `now`, and shows its results.
     pub fn complete_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
         let Some(step) = self.step.take_if(|step| step.ends <= now) else { return };
+        self.finish_coast();
         let at = step.ends;
         out.extend(step.outputs.into_iter().map(|output| (at, output)));
+        self.apply_commands(at, out);
         let ended = EngineOutput::StepEnded {
             stats: self.stats(),
             prefill_tokens: step.prefill_tokens,
@@ -294,35 +251,96 @@ impl Engine {
 
     /// Starts a step at `now`, unless one is running or nothing waits.
     pub fn start_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
-        if self.step.is_some() || self.wake.is_none_or(|wake| wake > now) {
-            return;
+        if let Some(span) = self.prepare_step(now, out) {
+            self.commit_step(now, now + span, true);
         }
-        self.wake = None;
-        let plan = self.plan_step(now, out);
-        if plan.is_empty() {
-            return;
-        }
-        let decode = DecodeBatch {
-            pool_tokens: u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size),
-            ..plan.decode
-        };
-        let span = self.config.timing_model.step_span(plan.prefill, decode, self.config.speedup_ratio);
-        self.totals.steps_total += 1;
-        let mut outputs: Vec<EngineOutput> = Vec::with_capacity(plan.events.len() + plan.outputs.len());
-        for data in plan.events {
-            outputs.push(EngineOutput::Kv(self.number(data)));
-        }
-        outputs.extend(plan.outputs);
-        self.step = Some(RunningStep {
-            started: now,
-            ends: now + span,
-            outputs,
-            prefill_tokens: plan.prefill_tokens,
-            decode_sequences: plan.decode.sequences,
-        });
     }
 
-    fn number(&mut self, data: KvEventData) -> KvEvent {
+    /// Decides and prices a step that starts at `now`; `None` if there is nothing to do or a step is running.
+    ///
+    /// [`commit_step`](Self::commit_step) has to follow: engines that share a barrier do so with the end of the slowest.
+    pub(crate) fn prepare_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) -> Option<SimSpan> {
+        if self.step.is_some() || self.wake.is_none_or(|wake| wake > now) {
+            return None;
+        }
+        self.wake = None;
+        self.plan_step(now, out);
+        if self.plan.is_empty() {
+            return None;
+        }
+        Some(self.span(self.plan.decode))
+    }
+
+    /// How long a step takes with the plan's prefill work and this decode work.
+    pub(crate) fn span(&self, decode: DecodeBatch) -> SimSpan {
+        let pool_tokens = u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size);
+        let decode = DecodeBatch { pool_tokens, ..decode };
+        self.config.timing_model.step_span(self.plan.prefill, decode, self.config.speedup_ratio)
+    }
+
+    /// Starts the prepared step; it will end at `ends`. Steps that are like it may follow if `may_coast`.
+    pub(crate) fn commit_step(&mut self, now: SimTime, ends: SimTime, may_coast: bool) {
+        self.totals.steps_total += 1;
+        self.step_number += 1;
+        self.note_gaps(now, ends);
+        let mut outputs: Vec<EngineOutput> = Vec::with_capacity(self.plan.events.len() + self.plan.outputs.len());
+        for data in std::mem::take(&mut self.plan.events) {
+            outputs.push(EngineOutput::Kv(self.number(data)));
+        }
+        outputs.append(&mut self.plan.outputs);
+        let (prefill_tokens, decode_sequences) = (self.plan.prefill_tokens, self.plan.decode.sequences);
+        let ends = if may_coast { self.plan_coast(ends) } else { ends };
+        self.step = Some(RunningStep { started: now, ends, outputs, prefill_tokens, decode_sequences });
+    }
+
+    /// Writes down how long each token of the step had to be waited for, and drops the sequences that ended.
+    fn note_gaps(&mut self, now: SimTime, ends: SimTime) {
+        let span = ends.since(now);
+        let mut usual = 0;
+        for at in 0..self.plan.emitted.len() {
+            let (slot, before) = self.plan.emitted[at];
+            let sequence = &mut self.sequences[slot];
+            if before == 0 {
+                continue;
+            }
+            let gap = if before + 1 == self.step_number { span } else { ends.since(sequence.last_token_at) };
+            sequence.max_gap = sequence.max_gap.max(gap);
+            if gap == span {
+                usual += 1;
+            } else {
+                self.gaps.push(TokenGap { gap, tokens: 1 });
+            }
+        }
+        if usual > 0 {
+            self.gaps.push(TokenGap { gap: span, tokens: usual });
+        }
+        for output in &mut self.plan.outputs {
+            if let EngineOutput::Token { id, max_gap, .. } = output
+                && let Some(slot) = self.by_id.get(id)
+            {
+                *max_gap = self.sequences[*slot].max_gap;
+            }
+        }
+        for slot in std::mem::take(&mut self.plan.ended) {
+            self.forget(slot);
+        }
+    }
+
+    /// Hands over the waits between tokens since the last call, in the order of steps.
+    pub fn drain_gaps(&mut self) -> std::vec::Drain<'_, TokenGap> {
+        self.gaps.drain(..)
+    }
+
+    /// Waits that [`drain_gaps`](Self::drain_gaps) would hand over.
+    pub fn gaps(&self) -> usize {
+        self.gaps.len()
+    }
+
+    pub(crate) fn events_wanted(&self) -> bool {
+        self.config.enable_prefix_caching && self.detail.kv_events
+    }
+
+    pub(crate) fn number(&mut self, data: KvEventData) -> KvEvent {
         let event = KvEvent { event_id: self.next_event_id, data };
         self.next_event_id += 1;
         event
@@ -338,7 +356,7 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             running: self.running.len() as u32,
-            waiting: self.waiting.len() as u32,
+            waiting: (self.waiting.len() + self.handoffs.waiting()) as u32,
             active_blocks: self.pool.active(),
             inactive_blocks: self.pool.inactive(),
             total_blocks: self.pool.capacity(),
@@ -346,35 +364,17 @@ impl Engine {
         }
     }
 
-    /// Checks the engine's invariants and names the first that is broken. For tests.
+    /// Checks the engine's invariants and names the first that is broken. For tests and `--check`.
     pub fn check(&self) -> Result<(), String> {
         self.pool.check()?;
         let queued = self.running.len() + self.waiting.len();
-        if queued != self.sequences.len() {
-            return Err(format!("{queued} sequences in the queues, {} known", self.sequences.len()));
+        let known = queued + self.handoffs.len();
+        if known != self.sequences.len() {
+            return Err(format!("{known} sequences in the queues, {} known", self.sequences.len()));
         }
         if queued > 0 && self.next_deadline().is_none() {
             return Err(format!("{queued} sequences and no wake-up"));
         }
         Ok(())
-    }
-}
-
-/// What a step will do, decided at its start.
-#[derive(Debug, Default)]
-pub(crate) struct StepPlan {
-    pub prefill: PrefillBatch,
-    pub decode: DecodeBatch,
-    pub prefill_tokens: u32,
-    pub events: Vec<KvEventData>,
-    pub outputs: Vec<EngineOutput>,
-    /// Tokens computed, prompt or not.
-    pub computed_tokens: u32,
-}
-
-impl StepPlan {
-    /// True if the step neither computes nor says anything.
-    pub fn is_empty(&self) -> bool {
-        self.computed_tokens == 0 && self.outputs.is_empty() && self.events.is_empty()
     }
 }

@@ -9,20 +9,27 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod blocks;
+mod coast;
 pub mod config;
 pub mod events;
 pub mod fleet;
+mod handoff;
 pub mod hash;
 pub mod machine;
+pub mod messages;
+mod pool_check;
+pub mod prompt;
 mod schedule;
 pub mod sequence;
 pub mod stats;
 pub mod timing;
 
-pub use config::{ConfigError, EngineConfig, PreemptionMode};
-pub use events::{KvEvent, KvEventData, StoredBlock};
+pub use config::{ConfigError, EngineConfig, PreemptionMode, SchedulingPolicy, WorkerType};
+pub use events::{KvEvent, KvEventData, StoredBlock, StoredBlocks};
 pub use fleet::{Fleet, FleetInput, FleetOutput};
-pub use machine::{Engine, EngineInput, EngineOutput, EngineRequest, RejectReason};
+pub use machine::{Engine, EngineDetail, TokenGap};
+pub use messages::{EngineInput, EngineOutput, EngineRequest, RejectReason};
+pub use prompt::Prompt;
 pub use stats::EngineStats;
 pub use timing::TimingModel;
 

@@ -5,19 +5,58 @@
 //! preempted nobody admits from the waiting queue, strictly first come first served: the head waits until its whole known
 //! length fits into the pool, and nobody overtakes it. One token a sequence a step.
 
-use crate::engine::config::PreemptionMode;
+use crate::engine::config::{PreemptionMode, WorkerType};
 use crate::engine::events::KvEventData;
-use crate::engine::machine::{Engine, EngineOutput, RejectReason, StepPlan, Timed};
+use crate::engine::machine::Engine;
+use crate::engine::messages::{EngineOutput, RejectReason, Timed};
 use crate::engine::sequence::ScheduledWork;
+use crate::engine::timing::{DecodeBatch, PrefillBatch};
 use crate::time::SimTime;
 
-/// The step while it is being planned.
-struct Draft {
-    plan: StepPlan,
+/// What a step will do, decided at its start. The buffers are used again for the next step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepPlan {
+    pub prefill: PrefillBatch,
+    pub decode: DecodeBatch,
+    pub prefill_tokens: u32,
+    /// Tokens computed, prompt or not.
+    pub computed_tokens: u32,
+    pub events: Vec<KvEventData>,
+    pub outputs: Vec<EngineOutput>,
+    /// Sequences that get a token, and the number of the step that made their token before; 0: none did.
+    pub emitted: Vec<(usize, u64)>,
+    /// Sequences that ended; they are dropped when the step is priced.
+    pub ended: Vec<usize>,
+    /// Sequences that leave the batch.
+    left: Vec<usize>,
+    /// The batch only decodes, every sequence got its token, nothing else happened: the next step may be the same.
+    pub steady: bool,
     budget: u32,
     /// What each sequence got, by slot, to undo it if the sequence is preempted later in the same step.
     granted: Vec<(usize, ScheduledWork)>,
     preempted_any: bool,
+    admitted_any: bool,
+}
+
+impl StepPlan {
+    fn begin(&mut self, budget: u32) {
+        self.prefill = PrefillBatch::default();
+        self.decode = DecodeBatch::default();
+        (self.prefill_tokens, self.computed_tokens) = (0, 0);
+        self.events.clear();
+        self.outputs.clear();
+        self.emitted.clear();
+        self.ended.clear();
+        self.left.clear();
+        self.granted.clear();
+        (self.steady, self.preempted_any, self.admitted_any) = (false, false, false);
+        self.budget = budget;
+    }
+
+    /// True if the step neither computes nor says anything.
+    pub fn is_empty(&self) -> bool {
+        self.computed_tokens == 0 && self.outputs.is_empty() && self.events.is_empty() && self.emitted.is_empty()
+    }
 }
 
 enum Grant {
@@ -30,35 +69,36 @@ enum Grant {
 
 impl Engine {
     /// Decides a step that starts at `now`; admissions are said at once, everything else when the step ends.
-    pub(crate) fn plan_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) -> StepPlan {
-        let mut draft = Draft {
-            plan: StepPlan::default(),
-            budget: self.config.max_num_batched_tokens.unwrap_or(u32::MAX),
-            granted: Vec::new(),
-            preempted_any: false,
-        };
-        self.schedule_running(&mut draft);
-        if !draft.preempted_any {
-            self.admit_waiting(now, &mut draft, out);
+    pub(crate) fn plan_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
+        self.plan.begin(self.config.max_num_batched_tokens.unwrap_or(u32::MAX));
+        self.schedule_running(now, out);
+        if !self.plan.preempted_any {
+            self.admit_waiting(now, out);
         }
-        for (_, work) in &draft.granted {
-            draft.plan.computed_tokens += work.tokens;
+        let plan = &mut self.plan;
+        for (_, work) in &plan.granted {
+            plan.computed_tokens += work.tokens;
             if work.prompt_tokens > 0 {
-                draft.plan.prefill_tokens += work.prompt_tokens;
-                draft.plan.prefill.requests += 1;
-                draft.plan.prefill.prompt_tokens += u64::from(work.prompt_before + work.prompt_tokens);
-                draft.plan.prefill.prefix_tokens += u64::from(work.prompt_before);
+                plan.prefill_tokens += work.prompt_tokens;
+                plan.prefill.requests += 1;
+                plan.prefill.prompt_tokens += u64::from(work.prompt_before + work.prompt_tokens);
+                plan.prefill.prefix_tokens += u64::from(work.prompt_before);
             }
         }
-        self.emit_tokens(&mut draft.plan);
-        draft.plan
+        self.emit_tokens(now);
+        let plan = &mut self.plan;
+        let quiet = !plan.preempted_any && !plan.admitted_any && plan.events.is_empty() && plan.outputs.is_empty();
+        plan.steady = quiet
+            && plan.prefill_tokens == 0
+            && plan.decode.sequences as usize == self.running.len()
+            && plan.computed_tokens == plan.decode.sequences;
     }
 
-    fn schedule_running(&mut self, draft: &mut Draft) {
+    fn schedule_running(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
         let mut index = 0;
-        while index < self.running.len() && draft.budget > 0 {
+        while index < self.running.len() && self.plan.budget > 0 {
             let slot = self.running[index];
-            match self.grant(slot, 0, draft) {
+            match self.grant(slot, 0, now, out) {
                 Grant::Scheduled => {
                     // As in the reference: a victim before it in the batch (FIFO only) has moved the batch forward, so
                     // the sequence behind is passed over in this step.
@@ -70,42 +110,53 @@ impl Engine {
         }
     }
 
-    fn admit_waiting(&mut self, now: SimTime, draft: &mut Draft, out: &mut Vec<Timed<EngineOutput>>) {
+    fn admit_waiting(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
         let max_num_seqs = self.config.max_num_seqs.unwrap_or(u32::MAX) as usize;
         while self.running.len() < max_num_seqs {
             let Some(slot) = self.waiting.front().copied() else { return };
+            if self.sequences[slot].prefilled {
+                // Its prompt came from another worker and is here: nothing to compute, nothing to take from the budget.
+                self.admit(slot, 0, now, out);
+                continue;
+            }
+            if self.handoffs.pending() > 0 && self.sequences[slot].preemptions == 0 {
+                return;
+            }
             if let Some(reason) = self.reject_reason(slot) {
                 self.waiting.pop_front();
-                draft.plan.outputs.push(EngineOutput::Rejected { id: self.sequences[slot].id, reason });
+                self.plan.outputs.push(EngineOutput::Rejected { id: self.sequences[slot].id, reason });
                 self.forget(slot);
                 self.totals.rejected_total += 1;
                 continue;
             }
-            let block_size = self.config.block_size;
-            let sequence = &self.sequences[slot];
-            let hit = self.pool.match_prefix(sequence.reusable_chain(block_size));
-            let needed = sequence.known_tokens().div_ceil(block_size) - hit.active_blocks;
+            let hit = self.pool.match_prefix(self.sequences[slot].reusable_blocks(&self.config));
+            let needed = self.sequences[slot].known_tokens().div_ceil(self.config.block_size) - hit.active_blocks;
             if needed > self.pool.capacity() - self.pool.active() {
                 return;
             }
-            if !matches!(self.grant(slot, hit.blocks, draft), Grant::Scheduled) {
+            if !matches!(self.grant(slot, hit.blocks, now, out), Grant::Scheduled) {
                 return;
             }
-            self.waiting.pop_front();
-            self.running.push(slot);
-            let reused_tokens = hit.blocks * block_size;
-            let sequence = &mut self.sequences[slot];
-            let readmission = sequence.reused_tokens.is_some();
-            if !readmission {
-                sequence.reused_tokens = Some(reused_tokens);
-                self.totals.prompt_tokens_total += u64::from(sequence.prompt_tokens);
-                self.totals.reused_tokens_total += u64::from(reused_tokens);
-            }
-            out.push((now, EngineOutput::Admitted { id: sequence.id, reused_tokens, readmission }));
+            self.admit(slot, hit.blocks * self.config.block_size, now, out);
         }
     }
 
-    fn reject_reason(&self, slot: usize) -> Option<RejectReason> {
+    /// Moves the head of the waiting queue into the running batch.
+    fn admit(&mut self, slot: usize, reused_tokens: u32, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
+        self.waiting.pop_front();
+        self.running.push(slot);
+        self.plan.admitted_any = true;
+        let sequence = &mut self.sequences[slot];
+        let readmission = sequence.reused_tokens.is_some();
+        if !readmission {
+            sequence.reused_tokens = Some(reused_tokens);
+            self.totals.prompt_tokens_total += u64::from(sequence.prompt_tokens);
+            self.totals.reused_tokens_total += u64::from(reused_tokens);
+        }
+        out.push((now, EngineOutput::Admitted { id: sequence.id, reused_tokens, readmission }));
+    }
+
+    pub(crate) fn reject_reason(&self, slot: usize) -> Option<RejectReason> {
         let sequence = &self.sequences[slot];
         let prompt_tokens = sequence.prompt_tokens;
         if prompt_tokens == 0 {
@@ -129,7 +180,7 @@ impl Engine {
 
     /// Gives a sequence its share of the step: computes `hit_blocks` from the cache and as many tokens as the budget
     /// allows, preempting others until the blocks suffice.
-    fn grant(&mut self, slot: usize, hit_blocks: u32, draft: &mut Draft) -> Grant {
+    fn grant(&mut self, slot: usize, hit_blocks: u32, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) -> Grant {
         let block_size = self.config.block_size;
         let sequence = &self.sequences[slot];
         let before = if hit_blocks > 0 { hit_blocks * block_size } else { sequence.computed_tokens };
@@ -137,106 +188,129 @@ impl Engine {
         // Without chunking a prompt is computed in one step; output that a preempted sequence has to make up for may still
         // be split, or a sequence longer than a step could never come back.
         let prompt_left = sequence.prompt_tokens.saturating_sub(before);
-        if draft.budget == 0 || (!self.config.enable_chunked_prefill && prompt_left > draft.budget) {
+        if self.plan.budget == 0 || (!self.config.enable_chunked_prefill && prompt_left > self.plan.budget) {
             return Grant::Blocked;
         }
-        let tokens = remaining.min(draft.budget);
+        let tokens = remaining.min(self.plan.budget);
         let target = before + tokens;
         loop {
-            let sequence = &mut self.sequences[slot];
-            let fresh = target.div_ceil(block_size) - sequence.held.len() as u32 - hit_blocks;
-            let mut removed = Vec::new();
-            let mut held = std::mem::take(&mut sequence.held);
-            let hits = &sequence.reusable_chain(block_size)[..hit_blocks as usize];
-            let reserved = self.pool.reserve(hits, fresh, &mut held, &mut removed);
-            self.sequences[slot].held = held;
-            if !removed.is_empty() && self.config.enable_prefix_caching {
-                draft.plan.events.push(KvEventData::Removed { blocks: removed });
+            let sequence = &self.sequences[slot];
+            let fresh = target.div_ceil(block_size) - sequence.held.blocks() - hit_blocks;
+            if (fresh > 0 || hit_blocks > 0) && !self.take_blocks(slot, hit_blocks, fresh) {
+                let victim = match self.config.preemption_mode {
+                    PreemptionMode::Lifo => self.running.last(),
+                    PreemptionMode::Fifo => self.running.first(),
+                };
+                let Some(victim) = victim.copied() else { return Grant::Blocked };
+                self.preempt(victim, now, out);
+                if victim == slot {
+                    return Grant::Preempted;
+                }
+                continue;
             }
-            if reserved {
-                break;
-            }
-            let victim = match self.config.preemption_mode {
-                PreemptionMode::Lifo => self.running.last(),
-                PreemptionMode::Fifo => self.running.first(),
-            };
-            let Some(victim) = victim.copied() else { return Grant::Blocked };
-            self.preempt(victim, draft);
-            if victim == slot {
-                return Grant::Preempted;
-            }
+            break;
         }
+        let events_wanted = self.events_wanted();
         let sequence = &mut self.sequences[slot];
         if hit_blocks > 0 {
             sequence.adopt_hit(hit_blocks, block_size);
         }
         sequence.computed_tokens = target;
-        if self.config.enable_prefix_caching {
-            for run in sequence.publish_computed(&mut self.pool, &self.config) {
-                draft.plan.events.push(KvEventData::Stored { parent: run.parent, blocks: run.blocks });
-            }
-        } else {
-            sequence.publish_anonymous(&mut self.pool, block_size, &mut self.next_identity);
-        }
+        sequence.publish_computed(&mut self.pool, &self.config, events_wanted.then_some(&mut self.plan.events));
         let prompt_before = before.min(sequence.prompt_tokens);
         let prompt_tokens = target.min(sequence.prompt_tokens) - prompt_before;
-        draft.budget -= tokens;
-        draft.granted.push((slot, ScheduledWork { tokens, prompt_tokens, prompt_before }));
+        self.plan.budget -= tokens;
+        self.plan.granted.push((slot, ScheduledWork { tokens, prompt_tokens, prompt_before }));
         Grant::Scheduled
     }
 
+    /// Reserves blocks for a sequence; evictions are told with the step. False if there are not enough.
+    fn take_blocks(&mut self, slot: usize, hit_blocks: u32, fresh: u32) -> bool {
+        let mut removed = Vec::new();
+        let sequence = &mut self.sequences[slot];
+        let mut held = std::mem::take(&mut sequence.held);
+        let hits = if hit_blocks > 0 { sequence.reusable_blocks(&self.config) } else { Default::default() };
+        let reserved = self.pool.reserve(hits, hit_blocks, fresh, &mut held, &mut removed);
+        self.sequences[slot].held = held;
+        if !removed.is_empty() {
+            self.plan.events.push(KvEventData::Removed { blocks: removed });
+        }
+        reserved
+    }
+
     /// Throws a running sequence out: its blocks are released, its tokens kept, and it is first in the queue again.
-    fn preempt(&mut self, slot: usize, draft: &mut Draft) {
-        draft.preempted_any = true;
-        if let Some(at) = draft.granted.iter().position(|(granted, _)| *granted == slot) {
-            let (_, work) = draft.granted.remove(at);
-            draft.budget += work.tokens;
+    fn preempt(&mut self, slot: usize, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
+        self.plan.preempted_any = true;
+        if let Some(at) = self.plan.granted.iter().position(|(granted, _)| *granted == slot) {
+            let (_, work) = self.plan.granted.remove(at);
+            self.plan.budget += work.tokens;
         }
         self.running.retain(|running| *running != slot);
+        self.remember_last_token(slot, now);
         let sequence = &mut self.sequences[slot];
         sequence.drop_blocks(&mut self.pool);
+        sequence.prefilled = false;
         sequence.preemptions += 1;
+        out.push((now, EngineOutput::Preempted { id: sequence.id }));
         self.waiting.push_front(slot);
         self.totals.preemptions_total += 1;
     }
 
+    /// A sequence that had a token in the step before and gets none in this one: its last token came at `now`.
+    fn remember_last_token(&mut self, slot: usize, now: SimTime) {
+        let sequence = &mut self.sequences[slot];
+        if sequence.last_token_step > 0 && sequence.last_token_step == self.step_number {
+            sequence.last_token_at = now;
+        }
+    }
+
     /// Makes the step's tokens: one for every sequence whose known tokens are all computed.
-    fn emit_tokens(&mut self, plan: &mut StepPlan) {
-        let mut ended: Vec<usize> = Vec::new();
+    fn emit_tokens(&mut self, now: SimTime) {
+        let this_step = self.step_number + 1;
         for index in 0..self.running.len() {
             let slot = self.running[index];
             let sequence = &mut self.sequences[slot];
             if !sequence.is_ready() {
+                self.remember_last_token(slot, now);
                 continue;
             }
             let reused_tokens = sequence.reused_tokens.unwrap_or(0);
             let id = sequence.id;
             if sequence.is_complete() {
-                plan.outputs.push(EngineOutput::Finished { id, reused_tokens });
+                self.plan.outputs.push(EngineOutput::Finished { id, reused_tokens });
+            } else if self.config.worker_type == WorkerType::Prefill {
+                self.plan.outputs.push(EngineOutput::SourceHeld { id, reused_tokens });
+                self.plan.left.push(slot);
+                self.handoffs.hold(slot);
+                continue;
             } else {
-                if sequence.generated_tokens() > 0 {
-                    plan.decode.sequences += 1;
-                    plan.decode.context_tokens += u64::from(sequence.known_tokens());
+                if sequence.generated_tokens > 0 || sequence.prefilled {
+                    self.plan.decode.sequences += 1;
+                    self.plan.decode.context_tokens += u64::from(sequence.known_tokens());
                 }
-                let position = sequence.generated_tokens();
-                let token_id = sequence.generate(self.config.block_size, self.config.enable_prefix_caching);
+                let position = sequence.generated_tokens;
+                sequence.generated_tokens += 1;
+                self.plan.emitted.push((slot, sequence.last_token_step));
+                sequence.last_token_step = this_step;
                 self.totals.generated_tokens_total += 1;
                 let finished = sequence.is_complete();
-                plan.outputs.push(EngineOutput::Token { id, token_id, position, reused_tokens, finished });
+                if self.detail.every_token || position < 2 || finished {
+                    let token_id = if self.detail.every_token { sequence.output_token(position) } else { 0 };
+                    let max_gap = sequence.max_gap;
+                    self.plan.outputs.push(EngineOutput::Token { id, token_id, position, reused_tokens, finished, max_gap });
+                }
             }
             if sequence.is_complete() {
                 sequence.drop_blocks(&mut self.pool);
                 self.totals.finished_total += 1;
-                ended.push(slot);
+                self.plan.ended.push(slot);
+                self.plan.left.push(slot);
             }
         }
-        if !ended.is_empty() {
+        if !self.plan.left.is_empty() {
             // Both lists are in the order of the batch.
-            let mut next_ended = ended.iter().peekable();
-            self.running.retain(|slot| next_ended.next_if_eq(&slot).is_none());
-            for slot in ended {
-                self.forget(slot);
-            }
+            let mut next_left = self.plan.left.iter().peekable();
+            self.running.retain(|slot| next_left.next_if_eq(&slot).is_none());
         }
     }
 }

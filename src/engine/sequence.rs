@@ -1,36 +1,57 @@
 //! One request inside the engine: its tokens, how far they are computed, and the blocks it holds.
+//!
+//! Output tokens follow from a seed and their position, so they are only counted; they are made when somebody wants to see
+//! one, or when a block of them is full and needs its identity.
 
 use std::sync::Arc;
 
-use crate::engine::blocks::{BlockIndex, BlockPool};
-use crate::engine::config::EngineConfig;
-use crate::engine::events::StoredBlock;
-use crate::engine::hash::{BlockId, block_chain, extend_chain};
-use crate::engine::machine::EngineRequest;
+use crate::engine::blocks::{BlockPool, HeldBlocks};
+use crate::engine::config::{EngineConfig, WorkerType};
+use crate::engine::events::{KvEventData, StoredBlocks};
+use crate::engine::hash::{BlockId, Chain, SequenceBlocks, block_chain, sequence_hash, tokens_hash};
+use crate::engine::messages::EngineRequest;
+use crate::engine::prompt::Prompt;
 use crate::ids::{RequestId, SequenceHash};
 use crate::rng::Seed;
+use crate::time::{SimSpan, SimTime};
 
 /// A request that an engine has accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub id: RequestId,
-    /// Prompt and output tokens known so far.
-    tokens: Vec<u32>,
     pub prompt_tokens: u32,
     /// Output tokens to make, already cut to the model's length.
     pub max_output_tokens: u32,
+    pub priority: i32,
+    /// Place in the order in which the engine heard of its requests.
+    pub arrival_number: u64,
     output_seed: Seed,
     vocab_tokens: u32,
-    /// Identities of the full blocks of `tokens`.
-    chain: Vec<BlockId>,
+    /// Identities of the prompt's full blocks.
+    chain: Chain,
+    /// Prompt tokens behind the last full block.
+    tail: Arc<[u32]>,
+    /// The whole prompt, if stored blocks tell their tokens.
+    token_ids: Vec<u32>,
+    /// Identities of the full blocks behind the prompt's.
+    grown: Vec<BlockId>,
+    pub generated_tokens: u32,
     /// Tokens whose KV is in the held blocks.
     pub computed_tokens: u32,
     /// Leading blocks of `held` that have their identity.
     published_blocks: u32,
-    pub held: Vec<BlockIndex>,
+    pub held: HeldBlocks,
     /// Prompt tokens found in the cache at the first admission.
     pub reused_tokens: Option<u32>,
     pub preemptions: u32,
+    /// The prompt was computed on another worker and its blocks are here.
+    pub prefilled: bool,
+    /// Number of the engine's step that made the last token; 0: none did.
+    pub last_token_step: u64,
+    /// When the last token came, if the step before the next token's was not the one that made it.
+    pub last_token_at: SimTime,
+    /// Longest wait between two tokens.
+    pub max_gap: SimSpan,
 }
 
 /// What one scheduling decision added to the step.
@@ -45,40 +66,65 @@ pub(crate) struct ScheduledWork {
 }
 
 impl Sequence {
-    pub fn new(request: EngineRequest, config: &EngineConfig) -> Self {
-        let block_size = config.block_size as usize;
-        let prompt_tokens = request.prompt.len() as u32;
+    pub fn new(request: EngineRequest, arrival_number: u64, config: &EngineConfig) -> Self {
+        let prompt_tokens = request.prompt.len_tokens();
         let room = config.max_model_len.map_or(u32::MAX, |len| len.saturating_sub(prompt_tokens));
-        let chain = if config.enable_prefix_caching { block_chain(&request.prompt, block_size) } else { Vec::new() };
+        let mut token_ids = Vec::new();
+        let (chain, tail): (Chain, Arc<[u32]>) = match request.prompt {
+            _ if !config.enable_prefix_caching => Default::default(),
+            Prompt::Hashed { chain, tail, .. } => (chain, tail),
+            Prompt::Tokens(tokens) => {
+                let chain = block_chain(&tokens, config.block_size as usize);
+                let tail = tokens[chain.len() * config.block_size as usize..].into();
+                if config.emit_kv_token_ids {
+                    token_ids = tokens;
+                }
+                (chain.into(), tail)
+            }
+        };
+        let mut max_output_tokens = request.max_output_tokens.min(room);
+        if config.worker_type == WorkerType::Prefill {
+            // Its one token says that the prompt is computed; the decode worker makes all that the client sees.
+            max_output_tokens = max_output_tokens.min(1);
+        }
         Sequence {
             id: request.id,
-            tokens: request.prompt,
             prompt_tokens,
-            max_output_tokens: request.max_output_tokens.min(room),
+            max_output_tokens,
+            priority: request.priority,
+            arrival_number,
             output_seed: request.output_seed,
             vocab_tokens: request.vocab_tokens,
             chain,
+            tail,
+            token_ids,
+            grown: Vec::new(),
+            generated_tokens: 0,
             computed_tokens: 0,
             published_blocks: 0,
-            held: Vec::new(),
+            held: HeldBlocks::default(),
             reused_tokens: None,
             preemptions: 0,
+            prefilled: false,
+            last_token_step: 0,
+            last_token_at: SimTime::ZERO,
+            max_gap: SimSpan::ZERO,
         }
+    }
+
+    /// Identities of the prompt's full blocks.
+    pub fn prompt_chain(&self) -> &Chain {
+        &self.chain
     }
 
     /// Prompt and output tokens known so far.
     pub fn known_tokens(&self) -> u32 {
-        self.tokens.len() as u32
-    }
-
-    /// Output tokens made so far.
-    pub fn generated_tokens(&self) -> u32 {
-        self.known_tokens() - self.prompt_tokens
+        self.prompt_tokens + self.generated_tokens
     }
 
     /// True if all output tokens are made.
     pub fn is_complete(&self) -> bool {
-        self.generated_tokens() >= self.max_output_tokens
+        self.generated_tokens >= self.max_output_tokens
     }
 
     /// True if all known tokens are computed, so that the step yields the next one.
@@ -86,23 +132,57 @@ impl Sequence {
         self.computed_tokens >= self.known_tokens()
     }
 
-    /// The leading blocks that may be taken from the cache: all full ones, but at least one token is always computed if
-    /// the request wants output.
-    pub fn reusable_chain(&self, block_size: u32) -> &[BlockId] {
-        let known = self.known_tokens();
-        let usable = if self.max_output_tokens > 0 { known.saturating_sub(1) } else { known };
-        let blocks = ((usable / block_size) as usize).min(self.chain.len());
-        &self.chain[..blocks]
+    /// The output token at `position`, from 0.
+    pub fn output_token(&self, position: u32) -> u32 {
+        self.output_seed.token_at(position, self.vocab_tokens)
     }
 
-    /// Makes the next output token and returns it.
-    pub fn generate(&mut self, block_size: u32, caching: bool) -> u32 {
-        let token = self.output_seed.token_at(self.generated_tokens(), self.vocab_tokens);
-        self.tokens.push(token);
-        if caching && self.known_tokens().is_multiple_of(block_size) {
-            extend_chain(&mut self.chain, &self.tokens, block_size as usize);
+    /// The leading blocks that may be taken from the cache: all full ones, but at least one token is always computed if the
+    /// request wants output.
+    pub fn reusable_blocks(&mut self, config: &EngineConfig) -> SequenceBlocks<'_> {
+        if !config.enable_prefix_caching {
+            return SequenceBlocks::default();
         }
-        token
+        let known = self.known_tokens();
+        let usable = if self.max_output_tokens > 0 { known.saturating_sub(1) } else { known };
+        let blocks = (usable / config.block_size) as usize;
+        self.grow_chain(blocks, config.block_size);
+        self.blocks().first(blocks)
+    }
+
+    fn blocks(&self) -> SequenceBlocks<'_> {
+        SequenceBlocks { prompt: &self.chain, grown: &self.grown }
+    }
+
+    /// Makes the identities of the first `blocks` blocks; their tokens are known.
+    fn grow_chain(&mut self, blocks: usize, block_size: u32) {
+        while self.chain.len() + self.grown.len() < blocks {
+            let first = (self.chain.len() + self.grown.len()) as u32 * block_size;
+            let parent = self.grown.last().or(self.chain.last()).map(|block| block.sequence);
+            let own = tokens_hash(&self.tokens(first, first + block_size));
+            self.grown.push(BlockId { tokens: own, sequence: sequence_hash(parent, own) });
+        }
+    }
+
+    /// Tokens from position `from`, which is behind the prompt's full blocks, to `to`.
+    fn tokens(&self, from: u32, to: u32) -> Vec<u32> {
+        let tail_start = self.prompt_tokens - self.tail.len() as u32;
+        let token = |position: u32| match position.checked_sub(self.prompt_tokens) {
+            None => self.tail[(position - tail_start) as usize],
+            Some(output) => self.output_token(output),
+        };
+        (from..to).map(token).collect()
+    }
+
+    fn block(&self, index: u32) -> BlockId {
+        match (index as usize).checked_sub(self.chain.len()) {
+            None => self.chain[index as usize],
+            Some(grown) => self.grown[grown],
+        }
+    }
+
+    fn parent_of(&self, index: u32) -> Option<SequenceHash> {
+        index.checked_sub(1).map(|before| self.block(before).sequence)
     }
 
     /// After an admission that took `hit_blocks` from the cache: they are computed and have their identity.
@@ -111,47 +191,66 @@ impl Sequence {
         self.published_blocks = hit_blocks;
     }
 
-    /// Gives all full computed blocks their identity. Returns the newly visible ones, split where a block was known
-    /// already, each run with its parent.
-    pub fn publish_computed(&mut self, pool: &mut BlockPool, config: &EngineConfig) -> Vec<StoredRun> {
-        let mut runs: Vec<StoredRun> = Vec::new();
-        let mut open = false;
-        while self.published_blocks < self.computed_tokens / config.block_size {
-            let index = self.published_blocks as usize;
-            let id = self.chain[index];
-            let parent = index.checked_sub(1).map(|before| self.chain[before].sequence);
-            if pool.publish(self.held[index], id.sequence) {
-                if !open {
-                    runs.push(StoredRun { parent, blocks: Vec::new() });
-                }
-                let token_ids =
-                    if config.emit_kv_token_ids { self.block_tokens(index, config.block_size) } else { Arc::default() };
-                let block = StoredBlock { sequence_hash: id.sequence, tokens_hash: id.tokens, token_ids };
-                if let Some(run) = runs.last_mut() {
-                    run.blocks.push(block);
-                }
-                open = true;
-            } else {
-                open = false;
+    /// Gives all full computed blocks their identity; pushes an event for each stretch that is visible now and was not
+    /// before, if `events` are wanted.
+    pub fn publish_computed(&mut self, pool: &mut BlockPool, config: &EngineConfig, events: Option<&mut Vec<KvEventData>>) {
+        let end = self.computed_tokens / config.block_size;
+        if self.published_blocks >= end {
+            return;
+        }
+        if !config.enable_prefix_caching {
+            pool.publish_anonymous(&mut self.held, end - self.published_blocks);
+            self.published_blocks = end;
+            return;
+        }
+        let mut events = events;
+        let prompt_blocks = self.chain.len() as u32;
+        if self.published_blocks < prompt_blocks {
+            let chain = self.chain.clone();
+            self.publish(pool, config, chain, 0, end.min(prompt_blocks), events.as_deref_mut());
+        }
+        if self.published_blocks < end {
+            self.grow_chain(end as usize, config.block_size);
+            let first = self.published_blocks;
+            let behind = (first - prompt_blocks) as usize..(end - prompt_blocks) as usize;
+            let chain: Chain = self.grown[behind].into();
+            self.publish(pool, config, chain, first, end, events);
+        }
+    }
+
+    /// Publishes the blocks up to `end`; `chain` holds their identities from block `first` on.
+    fn publish(
+        &mut self,
+        pool: &mut BlockPool,
+        config: &EngineConfig,
+        chain: Chain,
+        first: u32,
+        end: u32,
+        events: Option<&mut Vec<KvEventData>>,
+    ) {
+        let from = self.published_blocks;
+        let blocks = SequenceBlocks { prompt: &self.chain, grown: &self.grown };
+        let known = pool.publish(&mut self.held, blocks, (from, end), &chain, from - first);
+        self.published_blocks = end;
+        let Some(events) = events else { return };
+        let new = from + known;
+        if new < end {
+            let token_ids = if config.emit_kv_token_ids { self.block_tokens(new, end, config) } else { Vec::new() };
+            let blocks = StoredBlocks::of_chain(chain, new - first, end - first, token_ids);
+            events.push(KvEventData::Stored { parent: self.parent_of(new), blocks });
+        }
+    }
+
+    fn block_tokens(&self, from: u32, to: u32, config: &EngineConfig) -> Vec<Arc<[u32]>> {
+        let size = config.block_size;
+        let tokens = |block: u32| -> Arc<[u32]> {
+            match self.token_ids.get((block * size) as usize..((block + 1) * size) as usize) {
+                Some(tokens) => tokens.into(),
+                None if (block as usize) < self.chain.len() => Arc::default(),
+                None => self.tokens(block * size, (block + 1) * size).into(),
             }
-            self.published_blocks += 1;
-        }
-        runs
-    }
-
-    /// With prefix caching off: full computed blocks get identities that nobody can ask for, so that the pool treats
-    /// them as it does others.
-    pub fn publish_anonymous(&mut self, pool: &mut BlockPool, block_size: u32, next_identity: &mut u64) {
-        while self.published_blocks < self.computed_tokens / block_size {
-            *next_identity += 1;
-            pool.publish(self.held[self.published_blocks as usize], SequenceHash(*next_identity));
-            self.published_blocks += 1;
-        }
-    }
-
-    fn block_tokens(&self, block: usize, block_size: u32) -> Arc<[u32]> {
-        let size = block_size as usize;
-        self.tokens[block * size..(block + 1) * size].into()
+        };
+        (from..to).map(tokens).collect()
     }
 
     /// Gives up all blocks; everything has to be computed again.
@@ -160,11 +259,4 @@ impl Sequence {
         self.computed_tokens = 0;
         self.published_blocks = 0;
     }
-}
-
-/// Newly visible blocks that follow one another.
-#[derive(Debug)]
-pub(crate) struct StoredRun {
-    pub parent: Option<SequenceHash>,
-    pub blocks: Vec<StoredBlock>,
 }

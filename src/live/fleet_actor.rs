@@ -178,7 +178,13 @@ impl FleetActor {
                         let _ = reply.send(done);
                     }
                 }
-                EngineOutput::StepEnded { .. } | EngineOutput::Admitted { .. } => {}
+                EngineOutput::StepEnded { .. }
+                | EngineOutput::Admitted { .. }
+                | EngineOutput::Preempted { .. }
+                | EngineOutput::SourceHeld { .. }
+                | EngineOutput::SourceReleased { .. }
+                | EngineOutput::DestinationReserved { .. }
+                | EngineOutput::DestinationActivated { .. } => {}
             }
         }
         self.out = out;

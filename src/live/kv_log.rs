@@ -108,9 +108,10 @@ impl Inner {
         match data {
             KvEventData::Stored { parent, blocks } => {
                 let mut parent = *parent;
-                for block in blocks {
-                    self.mirror.insert(block.sequence_hash, Mirrored { parent, block: block.clone() });
-                    parent = Some(block.sequence_hash);
+                for block in blocks.iter() {
+                    let own = block.sequence_hash;
+                    self.mirror.insert(own, Mirrored { parent, block });
+                    parent = Some(own);
                 }
             }
             KvEventData::Removed { blocks } => {
@@ -137,7 +138,7 @@ fn snapshot(mirror: &FxHashMap<SequenceHash, Mirrored>) -> Vec<KvEventData> {
         hashes.sort_unstable();
         for hash in hashes {
             if let Some(mirrored) = mirror.get(&hash) {
-                changes.push(KvEventData::Stored { parent, blocks: vec![mirrored.block.clone()] });
+                changes.push(KvEventData::Stored { parent, blocks: [mirrored.block.clone()].into_iter().collect() });
                 open.push(Some(hash));
             }
         }

@@ -8,7 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::engine::hash::{BlockId, sequence_hash};
-use crate::engine::{KvEventData, StoredBlock};
+use crate::engine::KvEventData;
 use crate::ids::{SequenceHash, WorkerId};
 
 /// Workers that hold one block, in ascending order.
@@ -81,7 +81,7 @@ impl BlockIndex {
     /// Takes in one change of a worker's cache.
     pub fn apply(&mut self, worker: WorkerId, event: &KvEventData) {
         match event {
-            KvEventData::Stored { parent, blocks } => self.store(worker, *parent, blocks),
+            KvEventData::Stored { parent, blocks } => self.store(worker, *parent, blocks.ids()),
             KvEventData::Removed { blocks } => {
                 for block in blocks {
                     self.remove(worker, *block);
@@ -92,7 +92,7 @@ impl BlockIndex {
         self.applied_events += 1;
     }
 
-    fn store(&mut self, worker: WorkerId, parent: Option<SequenceHash>, blocks: &[StoredBlock]) {
+    fn store(&mut self, worker: WorkerId, parent: Option<SequenceHash>, blocks: &[BlockId]) {
         let names = self.names.entry(worker).or_default();
         let mut before = match parent {
             None => None,
@@ -106,8 +106,8 @@ impl BlockIndex {
             },
         };
         for block in blocks {
-            let own = sequence_hash(before, block.tokens_hash);
-            names.insert(block.sequence_hash, own);
+            let own = sequence_hash(before, block.tokens);
+            names.insert(block.sequence, own);
             match self.holders.get_mut(&own) {
                 Some(holders) => {
                     holders.add(worker);

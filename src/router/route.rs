@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::engine::KvEventData;
-use crate::engine::hash::{BlockId, block_chain};
+use crate::engine::hash::{Chain, block_chain};
 use crate::ids::{RequestId, WorkerId};
 use crate::rng::{Rng, Seed};
 use crate::router::config::{RouterConfig, RouterConfigError, RouterMode};
@@ -27,7 +27,7 @@ pub struct RouteRequest {
     /// Prompt length.
     pub input_tokens: u32,
     /// Identities of the prompt's full blocks; see [`Router::chain`].
-    pub chain: Vec<BlockId>,
+    pub chain: Chain,
     /// Workers that it must not get: they failed it before.
     pub excluded: Vec<WorkerId>,
 }
@@ -54,10 +54,10 @@ pub enum RouterInput {
 pub struct Decision {
     /// The worker.
     pub worker: WorkerId,
-    /// Leading blocks of the prompt that it holds, as the index knows.
-    pub overlap_blocks: u32,
+    /// Leading blocks of the prompt that it holds, as the index knows; `None` where it is not asked.
+    pub overlap_blocks: Option<u32>,
     /// The most that any candidate holds.
-    pub best_overlap_blocks: u32,
+    pub best_overlap_blocks: Option<u32>,
     /// The chosen candidate's terms; in modes without cost only the overlap is filled in.
     pub terms: CostTerms,
     /// Candidates looked at.
@@ -84,6 +84,8 @@ pub struct Router {
     round_robin: RoundRobin,
     rng: Rng,
     overlaps: Vec<(WorkerId, u32)>,
+    /// Keep no book of what the mode does not ask for.
+    lean: bool,
 }
 
 impl Router {
@@ -99,7 +101,15 @@ impl Router {
             load: LoadBook::new(),
             round_robin: RoundRobin::default(),
             overlaps: Vec::new(),
+            lean: false,
         })
+    }
+
+    /// As [`Router::new`], but where the mode decides without caches and loads they are not followed, and decisions say
+    /// nothing of them.
+    pub fn lean(config: RouterConfig, block_size: u32) -> Result<Self, RouterConfigError> {
+        let lean = config.router_mode != RouterMode::Kv;
+        Ok(Router { lean, ..Router::new(config, block_size)? })
     }
 
     /// Tokens in a block.
@@ -108,8 +118,8 @@ impl Router {
     }
 
     /// Identities of a prompt's full blocks, as [`RouteRequest::chain`] wants them.
-    pub fn chain(prompt: &[u32], block_size: u32) -> Vec<BlockId> {
-        block_chain(prompt, block_size as usize)
+    pub fn chain(prompt: &[u32], block_size: u32) -> Chain {
+        block_chain(prompt, block_size as usize).into()
     }
 
     /// Something arrived. Decisions are pushed to `out`; time is taken for the policies that need it.
@@ -123,6 +133,7 @@ impl Router {
                 self.index.forget_worker(worker);
                 self.load.forget_worker(worker);
             }
+            RouterInput::Kv(..) | RouterInput::PrefillCompleted(_) | RouterInput::Ended(_) if self.lean => {}
             RouterInput::Kv(worker, event) => self.index.apply(worker, &event),
             RouterInput::Request(request) => out.push(self.route(request)),
             RouterInput::PrefillCompleted(id) => self.load.prefill_completed(id),
@@ -146,6 +157,9 @@ impl Router {
         if candidates.is_empty() {
             return RouterOutput::NoWorker(request.id);
         }
+        if self.lean {
+            return self.route_blind(&request, &candidates);
+        }
         self.index.find_matches(&request.chain, &mut self.overlaps);
         let terms: Vec<CostTerms> = candidates.iter().map(|worker| self.price(*worker, &request)).collect();
         let chosen = match self.config.router_mode {
@@ -163,9 +177,24 @@ impl Router {
         self.load.book(request.id, worker, &request.chain, request.input_tokens - cached_tokens);
         let decision = Decision {
             worker,
-            overlap_blocks: terms.overlap_blocks,
-            best_overlap_blocks,
+            overlap_blocks: Some(terms.overlap_blocks),
+            best_overlap_blocks: Some(best_overlap_blocks),
             terms,
+            candidates: candidates.len() as u32,
+        };
+        RouterOutput::Routed(request.id, decision)
+    }
+
+    fn route_blind(&mut self, request: &RouteRequest, candidates: &[WorkerId]) -> RouterOutput {
+        let chosen = match self.config.router_mode {
+            RouterMode::Random => random::choose(candidates.len(), &mut self.rng),
+            RouterMode::RoundRobin | RouterMode::Kv => self.round_robin.choose(candidates.len()),
+        };
+        let decision = Decision {
+            worker: candidates[chosen],
+            overlap_blocks: None,
+            best_overlap_blocks: None,
+            terms: CostTerms::default(),
             candidates: candidates.len() as u32,
         };
         RouterOutput::Routed(request.id, decision)

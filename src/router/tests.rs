@@ -181,8 +181,8 @@ fn index_takes_opaque_names() {
             token_ids: std::sync::Arc::default(),
         })
         .collect();
-    index.apply(WorkerId(3), &KvEventData::Stored { parent: None, blocks: foreign[..1].to_vec() });
-    index.apply(WorkerId(3), &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].to_vec() });
+    index.apply(WorkerId(3), &KvEventData::Stored { parent: None, blocks: foreign[..1].iter().cloned().collect() });
+    index.apply(WorkerId(3), &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].iter().cloned().collect() });
     assert_eq!(depth(&index, &ours), [(3, 2)]);
     index.apply(WorkerId(3), &KvEventData::Removed { blocks: vec![SequenceHash(1002)] });
     assert_eq!(depth(&index, &ours), [(3, 1)]);
@@ -219,13 +219,13 @@ fn kv_mode_follows_the_prefix_and_avoids_load() {
     let prefix = chain(&[1, 2, 3, 4]);
     router.handle(SimTime::ZERO, RouterInput::Kv(WorkerId(1), stored(None, &prefix)), &mut Vec::new());
     let first = route(&mut router, 1, &[1, 2, 3, 4, 5], &[]).expect("a worker");
-    assert_eq!((first.worker, first.overlap_blocks, first.best_overlap_blocks), (WorkerId(1), 4, 4));
+    assert_eq!((first.worker, first.overlap_blocks, first.best_overlap_blocks), (WorkerId(1), Some(4), Some(4)));
     // A stranger goes to the idle worker.
     let second = route(&mut router, 2, &[7, 8, 9], &[]).expect("a worker");
-    assert_eq!((second.worker, second.overlap_blocks), (WorkerId(0), 0));
+    assert_eq!((second.worker, second.overlap_blocks), (WorkerId(0), Some(0)));
     // The same prefix, but its holder failed the request before.
     let third = route(&mut router, 3, &[1, 2, 3, 4, 6], &[1]).expect("a worker");
-    assert_eq!((third.worker, third.best_overlap_blocks), (WorkerId(0), 0));
+    assert_eq!((third.worker, third.best_overlap_blocks), (WorkerId(0), Some(0)));
     for id in 1..=3 {
         router.handle(SimTime::ZERO, RouterInput::Ended(RequestId(id)), &mut Vec::new());
     }

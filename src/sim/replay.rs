@@ -2,17 +2,21 @@
 
 use thiserror::Error;
 
-use crate::engine::{ConfigError, EngineConfig, EngineRequest, Fleet};
+use crate::engine::{ConfigError, EngineConfig, EngineDetail, EngineRequest, Fleet};
 use crate::ids::RequestId;
 use crate::measure::LatencySet;
 use crate::rng::Seed;
-use crate::router::{Router, RouterConfig, RouterConfigError};
+use crate::router::{Router, RouterConfig, RouterConfigError, RouterMode};
 use crate::session::driver::Driver;
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
 use crate::sim::world::{World, WorldEvent};
 use crate::time::SimTime;
+use crate::trace::PromptHasher;
+
+/// Engines keep so many waits between tokens before they hand them over.
+const GAPS_AT_A_TIME: usize = 4096;
 
 /// What a replay needs to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +74,7 @@ struct Life {
     turn: u32,
     session: usize,
     worker: u32,
-    overlap_blocks: u32,
+    overlap_blocks: Option<u32>,
     first_reused: Option<u32>,
     max_reused: u32,
     first: Option<SimTime>,
@@ -89,34 +93,40 @@ pub fn replay(
     mut progress: impl FnMut(u64),
 ) -> Result<ReplayResult, ReplayError> {
     let block_size = config.engines.first().ok_or(ReplayError::NoWorker)?.block_size;
-    let fleet = Fleet::new(&config.engines)?;
-    let router = Router::new(config.router.clone(), block_size)?;
+    let kv_events = config.router.router_mode == RouterMode::Kv;
+    let detail = EngineDetail { every_token: false, kv_events, starts_before_arrivals: false };
+    let fleet = Fleet::with_detail(&config.engines, detail)?;
+    let router = Router::lean(config.router.clone(), block_size)?;
     let mut world = World::new(Driver::new(workload.sessions.clone(), config.arrival), router, fleet);
     let seed = Seed(config.seed).split("output");
     let mut lives = vec![Life::default(); workload.items.len()];
     let mut itl = LatencySet::exact();
     let (mut ended, mut told) = (0, 0);
+    let mut hasher = PromptHasher::default();
     let mut request = |id: RequestId| {
         let item = &workload.items[id.0 as usize];
         EngineRequest {
             id,
-            prompt: item.prompt.tokens(),
+            prompt: hasher.hash(&item.prompt, block_size),
             max_output_tokens: item.output_tokens,
             output_seed: seed.nth(id.0),
             vocab_tokens: u32::MAX,
+            priority: 0,
         }
     };
     let mut now = SimTime::ZERO;
     while let Some(deadline) = world.next_deadline() {
         now = deadline;
         world.tick(now, &mut request, &mut |at, event| {
-            ended += u64::from(note(&mut lives, &mut itl, at, event));
+            ended += u64::from(note(&mut lives, at, event));
         });
+        world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
         if ended > told {
             told = ended;
             progress(ended);
         }
     }
+    world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
     if world.in_flight() > 0 {
         let state = world.check().err().unwrap_or_else(|| "all invariants hold".to_owned());
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state });
@@ -129,7 +139,7 @@ pub fn replay(
 }
 
 /// Takes in an event; true if the request ended with it.
-fn note(lives: &mut [Life], itl: &mut LatencySet, at: SimTime, event: WorldEvent) -> bool {
+fn note(lives: &mut [Life], at: SimTime, event: WorldEvent) -> bool {
     match event {
         WorldEvent::Routed(release, decision) => {
             let life = &mut lives[release.id.0 as usize];
@@ -147,17 +157,18 @@ fn note(lives: &mut [Life], itl: &mut LatencySet, at: SimTime, event: WorldEvent
             life.max_reused = life.max_reused.max(reused_tokens);
             false
         }
-        WorldEvent::Token { id, finished } => {
+        WorldEvent::Token { id, position, finished, max_gap } => {
             let life = &mut lives[id.0 as usize];
-            if let Some(last) = life.last {
-                let gap_ms = at.since(last).as_ms();
-                itl.record(gap_ms);
-                life.max_gap_ms = Some(life.max_gap_ms.map_or(gap_ms, |max| max.max(gap_ms)));
-                life.second.get_or_insert(at);
+            match position {
+                0 => life.first = Some(at),
+                1 => life.second = Some(at),
+                _ => {}
             }
-            life.first.get_or_insert(at);
+            if position > 0 {
+                life.max_gap_ms = Some(max_gap.as_ms());
+            }
             life.last = Some(at);
-            life.output_tokens += 1;
+            life.output_tokens = position + 1;
             if finished {
                 life.end(at, Outcome::Completed);
             }
@@ -194,7 +205,7 @@ impl Life {
             output_tokens: self.output_tokens,
             reused_tokens: self.first_reused,
             worker: Some(format!("worker-{}", self.worker)),
-            overlap_blocks: Some(self.overlap_blocks),
+            overlap_blocks: self.overlap_blocks,
             intended_ms,
             sent_ms: intended_ms,
             first_token_ms: ms(self.first),

@@ -5,11 +5,11 @@
 //! are released and routed; steps start, lowest worker first. A request that arrives when a step ends takes part in the
 //! next one.
 
-use crate::engine::{EngineInput, EngineOutput, EngineRequest, Fleet, FleetInput, FleetOutput, RejectReason};
+use crate::engine::{EngineInput, EngineOutput, EngineRequest, Fleet, FleetInput, FleetOutput, RejectReason, TokenGap};
 use crate::ids::{RequestId, WorkerId};
 use crate::router::{Decision, RouteRequest, Router, RouterInput, RouterOutput};
 use crate::session::driver::{Driver, DriverInput, Release};
-use crate::time::SimTime;
+use crate::time::{SimSpan, SimTime};
 
 /// What the world tells the one who keeps the records.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +27,12 @@ pub enum WorldEvent {
     Token {
         /// Which.
         id: RequestId,
+        /// Its place in the output, from 0.
+        position: u32,
         /// True for the last one.
         finished: bool,
+        /// Longest wait between two tokens of the request so far.
+        max_gap: SimSpan,
     },
     /// It ended without a token, as it wanted none.
     Finished(RequestId),
@@ -95,8 +99,8 @@ impl World {
     ) {
         let route = RouteRequest {
             id: release.id,
-            input_tokens: request.prompt.len() as u32,
-            chain: Router::chain(&request.prompt, self.router.block_size()),
+            input_tokens: request.prompt.len_tokens(),
+            chain: request.prompt.chain(self.router.block_size()),
             excluded: Vec::new(),
         };
         self.router.handle(now, RouterInput::Request(route), &mut self.routed);
@@ -117,11 +121,11 @@ impl World {
                 EngineOutput::Admitted { id, reused_tokens, .. } => {
                     tell(at, WorldEvent::Admitted { id, reused_tokens });
                 }
-                EngineOutput::Token { id, position, finished, .. } => {
+                EngineOutput::Token { id, position, finished, max_gap, .. } => {
                     if position == 0 {
                         self.router.handle(at, RouterInput::PrefillCompleted(id), &mut self.routed);
                     }
-                    tell(at, WorldEvent::Token { id, finished });
+                    tell(at, WorldEvent::Token { id, position, finished, max_gap });
                     if finished {
                         self.end(at, id);
                     }
@@ -134,7 +138,13 @@ impl World {
                     tell(at, WorldEvent::Rejected(id, reason));
                     self.end(at, id);
                 }
-                EngineOutput::StepEnded { .. } | EngineOutput::Flushed { .. } => {}
+                EngineOutput::StepEnded { .. }
+                | EngineOutput::Flushed { .. }
+                | EngineOutput::Preempted { .. }
+                | EngineOutput::SourceHeld { .. }
+                | EngineOutput::SourceReleased { .. }
+                | EngineOutput::DestinationReserved { .. }
+                | EngineOutput::DestinationActivated { .. } => {}
             }
         }
     }
@@ -142,6 +152,11 @@ impl World {
     fn end(&mut self, at: SimTime, id: RequestId) {
         self.router.handle(at, RouterInput::Ended(id), &mut self.routed);
         self.driver.handle(at, DriverInput::Ended { id, session_continues: true });
+    }
+
+    /// Hands over the waits between tokens of engines that have at least `at_least` of them to tell.
+    pub fn drain_gaps(&mut self, at_least: usize, hear: impl FnMut(TokenGap)) {
+        self.fleet.drain_gaps(at_least, hear);
     }
 
     /// Checks the engines' invariants and names the first that is broken. For tests; costs O(blocks).

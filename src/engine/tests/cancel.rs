@@ -9,7 +9,7 @@ fn said_after(bench: &Bench, after_ms: f64, of: u64) -> usize {
         | EngineOutput::Token { id, .. }
         | EngineOutput::Finished { id, .. }
         | EngineOutput::Rejected { id, .. } => id.0 == of,
-        EngineOutput::Kv(_) | EngineOutput::StepEnded { .. } | EngineOutput::Flushed { .. } => false,
+        _ => false,
     };
     bench.said.iter().filter(|(at, output)| at.as_ms() >= after_ms && about(output)).count()
 }

@@ -14,7 +14,7 @@ mod reuse;
 mod scheduler;
 mod timing;
 
-use super::machine::Timed;
+use super::messages::Timed;
 use super::*;
 use crate::ids::RequestId;
 use crate::rng::Seed;
@@ -42,10 +42,11 @@ fn prompt(first: u32, len: u32) -> Vec<u32> {
 fn request(id: u64, prompt: Vec<u32>, max_output_tokens: u32) -> EngineRequest {
     EngineRequest {
         id: RequestId(id),
-        prompt,
+        prompt: prompt.into(),
         max_output_tokens,
         output_seed: OUTPUT_SEED.nth(id),
         vocab_tokens: VOCAB_TOKENS,
+        priority: 0,
     }
 }
 
@@ -118,7 +119,9 @@ impl Bench {
 
     /// Starts a step; a copy of the engine tells what is in it.
     fn start_step(&mut self, now: SimTime) {
-        let plan = self.engine.clone().plan_step(now, &mut Vec::new());
+        let mut copy = self.engine.clone();
+        copy.plan_step(now, &mut Vec::new());
+        let plan = copy.plan;
         let before = self.engine.stats().steps_total;
         self.engine.start_step(now, &mut self.said);
         if self.engine.stats().steps_total == before {

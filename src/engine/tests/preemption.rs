@@ -159,8 +159,8 @@ fn the_victim_is_first_in_the_queue_with_nothing_computed() {
         bench.submit(10.0, 2, prompt(200, 4), 1).run_to(11.0);
         let front = bench.engine.waiting.front().map(|slot| &bench.engine.sequences[*slot]).expect("a victim");
         assert_eq!(front.id.0, victim, "{mode:?}");
-        assert_eq!((front.computed_tokens, front.held.len(), front.preemptions), (0, 0, 1), "{mode:?}");
-        assert_eq!((front.generated_tokens(), front.known_tokens()), (1, 5), "{mode:?}: it keeps its token");
+        assert_eq!((front.computed_tokens, front.held.blocks(), front.preemptions), (0, 0, 1), "{mode:?}");
+        assert_eq!((front.generated_tokens, front.known_tokens()), (1, 5), "{mode:?}: it keeps its token");
         bench.run();
         let outputs: Vec<usize> = (0..3).map(|id| bench.tokens(id).len()).collect();
         assert_eq!(outputs, [4, 4, 1], "{mode:?}");

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 
 use super::*;
-use crate::engine::hash::block_chain;
 use crate::ids::WorkerId;
 use crate::rng::Rng;
 use crate::router::BlockIndex as Index;
@@ -116,7 +115,7 @@ impl Watched {
 
     fn handle(&mut self, now: SimTime, input: &EngineInput) {
         if let EngineInput::Submit(request) = input {
-            let prompt_tokens = request.prompt.len() as u32;
+            let prompt_tokens = request.prompt.len_tokens();
             let room = self.engine.config().max_model_len.map_or(u32::MAX, |len| len.saturating_sub(prompt_tokens));
             let wanted = request.max_output_tokens.min(room);
             let request = request.clone();
@@ -177,6 +176,11 @@ impl Watched {
                     let most = self.engine.config().max_num_seqs.unwrap_or(u32::MAX);
                     assert!(stats.running <= most, "{} sequences running at {at}", stats.running);
                 }
+                EngineOutput::Preempted { id } => assert!(self.watch(id).admissions > 0, "request {id} is preempted"),
+                EngineOutput::SourceHeld { .. }
+                | EngineOutput::SourceReleased { .. }
+                | EngineOutput::DestinationReserved { .. }
+                | EngineOutput::DestinationActivated { .. } => panic!("no worker hands anything over"),
                 EngineOutput::Flushed { .. } => {}
             }
         }
@@ -191,7 +195,9 @@ impl Watched {
 
     /// A copy of the engine tells what the step that starts now would compute.
     fn check_budget(&self, now: SimTime) {
-        let computed = self.engine.clone().plan_step(now, &mut Vec::new()).computed_tokens;
+        let mut copy = self.engine.clone();
+        copy.plan_step(now, &mut Vec::new());
+        let computed = copy.plan.computed_tokens;
         let budget = self.engine.config().max_num_batched_tokens.unwrap_or(u32::MAX);
         assert!(computed <= budget, "{computed} tokens at {now} in a step of {budget}");
     }
@@ -202,10 +208,10 @@ impl Watched {
         let caching = self.engine.config().enable_prefix_caching;
         let mut overlaps = Vec::new();
         for (id, watch) in self.live.iter().filter(|_| caching) {
-            let chain = block_chain(&watch.request.prompt, block_size);
+            let chain = watch.request.prompt.chain(block_size as u32);
             self.index.find_matches(&chain, &mut overlaps);
             let heard = overlaps.first().map_or(0, |(_, depth)| *depth);
-            assert_eq!(heard, self.engine.pool.match_prefix(&chain).blocks, "blocks of prompt {id} at {}", self.last);
+            assert_eq!(heard, self.engine.pool.match_prefix(chain[..].into()).blocks, "blocks of prompt {id} at {}", self.last);
         }
         assert_eq!(self.index.orphan_events(), 0, "events whose parent was not known");
     }

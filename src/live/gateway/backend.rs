@@ -120,8 +120,8 @@ impl Backend for GatewayBackend {
                 metrics.rerouted.inc();
             }
             metrics.routed.get_or_create(&[("worker", routed.worker.url.clone())]).inc();
-            metrics.overlap_blocks.inc_by(u64::from(routed.decision.overlap_blocks));
-            metrics.best_overlap_blocks.inc_by(u64::from(routed.decision.best_overlap_blocks));
+            metrics.overlap_blocks.inc_by(u64::from(routed.decision.overlap_blocks.unwrap_or(0)));
+            metrics.best_overlap_blocks.inc_by(u64::from(routed.decision.best_overlap_blocks.unwrap_or(0)));
             let name = Name::new(self, &call.request_id, &routed.worker);
             // The first message decides whether another worker has to be tried.
             let first = match self.attempt(&call, &mut routed).await {
@@ -134,7 +134,7 @@ impl Backend for GatewayBackend {
                     // The first message is here now, whenever the client may read it.
                     routed.booking.prefill_completed();
                     metrics.time_to_first_token.observe(wall_now().duration_since(arrived).as_secs_f64());
-                    let overlap_blocks = Some(routed.decision.overlap_blocks);
+                    let overlap_blocks = routed.decision.overlap_blocks;
                     let relay = Relay {
                         first: Some(first),
                         messages,

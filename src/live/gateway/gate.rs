@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::engine::KvEventData;
-use crate::engine::hash::BlockId;
+use crate::engine::hash::Chain;
 use crate::ids::{RequestId, WorkerId};
 use crate::live::backend::ModelFacts;
 use crate::live::clock::LiveClock;
@@ -210,9 +210,9 @@ impl Gate {
     }
 
     /// Chooses a worker and books the request on it; `None` if nobody can take it.
-    pub fn route(self: &Arc<Self>, input_tokens: u32, chain: &[BlockId], excluded: &[WorkerId]) -> Option<Routed> {
+    pub fn route(self: &Arc<Self>, input_tokens: u32, chain: &Chain, excluded: &[WorkerId]) -> Option<Routed> {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
-        let request = RouteRequest { id, input_tokens, chain: chain.to_vec(), excluded: excluded.to_vec() };
+        let request = RouteRequest { id, input_tokens, chain: chain.clone(), excluded: excluded.to_vec() };
         let mut state = self.lock();
         let RouterOutput::Routed(_, decision) = state.tell(RouterInput::Request(request))? else { return None };
         let booking = Booking { gate: self.clone(), id };

@@ -138,10 +138,11 @@ impl Backend for WorkerBackend {
         };
         let request = EngineRequest {
             id,
-            prompt: call.prompt,
+            prompt: call.prompt.into(),
             max_output_tokens: call.max_output_tokens,
             output_seed,
             vocab_tokens: inner.facts.vocab_tokens,
+            priority: 0,
         };
         let (reply, replies) = mpsc::unbounded_channel();
         let arrived = inner.pacer.clock().now();
