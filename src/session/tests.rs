@@ -2,8 +2,11 @@
 
 use super::driver::{Driver, DriverInput};
 use super::plan::{ArrivalMode, PlannedSession, PlannedTurn};
+use super::workload::Workload;
 use crate::ids::RequestId;
+use crate::rng::Seed;
 use crate::time::{SimSpan, SimTime};
+use crate::trace::{ConversationOptions, OnBadRow, ReadOptions, TokenExpander, Trace, conversation_like, write_rows};
 
 fn session(start_ms: f64, turns: &[(u64, f64)]) -> PlannedSession {
     PlannedSession {
@@ -72,4 +75,42 @@ fn a_failed_turn_ends_its_session_and_stop_ends_all() {
     assert!(driver.is_finished());
     let counts = driver.counts();
     assert_eq!((counts.released, counts.ended, counts.dropped, counts.planned), (2, 2, 2, 4));
+}
+
+/// The message for a trace of these lines, without the path.
+fn refused(lines: &str) -> String {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("trace.jsonl");
+    std::fs::write(&path, lines).unwrap();
+    let options = ReadOptions { on_bad_row: OnBadRow::Fail, ..ReadOptions::default() };
+    let error = Workload::from_trace(&path, &options, true).unwrap_err().to_string();
+    error.replace(&format!("{}/", folder.path().display()), "")
+}
+
+#[test]
+fn a_row_that_cannot_be_read_is_named_before_one_that_does_not_fit_its_session() {
+    let misfit = r#"{"delay": 3, "timestamp": 0, "input_length": 5, "output_length": 1}"#;
+    let bad = r#"{"timestamp": 0, "input_length": 0, "output_length": 1}"#;
+    assert!(refused(&format!("{misfit}\n{bad}\n")).starts_with("trace.jsonl:2:34: `input_length` is 0, "));
+    assert!(
+        refused(&format!("{misfit}\n{misfit}\n")).starts_with("trace.jsonl:1: `delay` is given for the first turn")
+    );
+}
+
+#[test]
+fn a_workload_is_the_same_from_a_file_and_from_rows() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("trace.jsonl");
+    let options = ConversationOptions { name_sessions: true, ..ConversationOptions::default() };
+    let rows = conversation_like(Seed(4), 300, &options);
+    write_rows(&path, &rows).unwrap();
+    let trace = Trace::from_rows("rows", 512, rows);
+    let from_rows = Workload::from_rows("trace".to_owned(), &trace, true).unwrap();
+    let from_file = Workload::from_trace(&path, &ReadOptions::default(), true).unwrap();
+    assert_eq!(format!("{from_file:?}"), format!("{from_rows:?}"));
+    let expander = TokenExpander::new(&trace).unwrap();
+    for (index, item) in from_file.items.iter().enumerate() {
+        assert_eq!(Some(&item.prompt), expander.prompt(index));
+        assert_eq!(item.input_tokens, item.prompt.len_tokens());
+    }
 }
