@@ -23,8 +23,8 @@ pub struct PromptMaker {
 }
 
 impl PromptMaker {
-    /// For hashes that stand for `block_tokens` tokens each, numbered from `first_token`: two runs with disjoint numbers
-    /// share no cached block.
+    /// For hashes that stand for `block_tokens` tokens each, numbered from `first_token`: two runs with disjoint
+    /// numbers share no cached block.
     ///
     /// Fails if the block size is 0.
     pub fn new(block_tokens: u32, first_token: u32) -> Result<Self, TraceError> {

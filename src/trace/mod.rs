@@ -5,10 +5,11 @@
 //! [`read_rows`] and [`read_all`] read such files and say where a row is wrong, [`write_rows`] writes them,
 //! [`TraceStats`] describes them.
 //!
-//! From rows to requests it is two steps: [`SessionPlanner`] turns rows into sessions of turns with a start and delays,
-//! and [`PromptMaker`] turns hashes into prompts. Both take one row after another, so a long trace need not be in memory;
-//! [`plan_sessions`] and [`TokenExpander`] do the same for one that is. A prompt is kept as a [`PromptPlan`], a few
-//! numbers, and becomes tokens when it is sent; the prefix-ratio workload ([`prefix_ratio()`]) uses the same type.
+//! From rows to requests it is two steps: [`SessionPlanner`] turns rows into sessions of turns with a start and
+//! delays, and [`PromptMaker`] turns hashes into prompts. Both take one row after another, so a long trace need not
+//! be in memory; [`plan_sessions`] and [`TokenExpander`] do the same for one that is. A prompt is kept as a
+//! [`PromptPlan`], a few numbers, and becomes tokens when it is sent; the prefix-ratio workload ([`prefix_ratio()`])
+//! uses the same type.
 //!
 //! [`conversation_like`] generates a trace that reuses prefixes the way the public Mooncake conversation trace does.
 //!

@@ -1,8 +1,8 @@
 //! Numbers for block hashes, in the order of first appearance.
 //!
-//! The hashes of most traces are themselves small numbers that count up, so their numbers stand in a plain list, indexed
-//! by hash: a look-up costs a few nanoseconds where a map of millions of hashes would miss the processor's cache each
-//! time, and it takes four bytes a hash. Hashes that are too large for a list of that size go into a map.
+//! The hashes of most traces are themselves small numbers that count up, so their numbers stand in a plain list,
+//! indexed by hash: a look-up costs a few nanoseconds where a map of millions of hashes would miss the processor's
+//! cache each time, and it takes four bytes a hash. Hashes that are too large for a list of that size go into a map.
 
 use rustc_hash::FxHashMap;
 

@@ -1,9 +1,10 @@
 //! Reading Mooncake traces: one JSON object a line, plain or gzip.
 //!
-//! The reader streams: it holds a buffer of the file and one line at a time. Plain rows are scanned where they stand in the
-//! buffer ([`scan_row`]); for all others the line is taken out and read with care ([`parse_row`]). It takes gzip by its first bytes, whatever the name; CRLF, blank
-//! lines, a byte order mark and a missing last newline do no harm. A bad row is an error that names file, line and
-//! column, and the reader can go on after it; when the file itself fails, it ends.
+//! The reader streams: it holds a buffer of the file and one line at a time. Plain rows are scanned where they stand
+//! in the buffer ([`scan_row`]); for all others the line is taken out and read with care ([`parse_row`]). It takes
+//! gzip by its first bytes, whatever the name; CRLF, blank lines, a byte order mark and a missing last newline do no
+//! harm. A bad row is an error that names file, line and column, and the reader can go on after it; when the file
+//! itself fails, it ends.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};

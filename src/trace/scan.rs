@@ -1,10 +1,10 @@
 //! The quick way to read a row, for the shape that nearly all rows have.
 //!
-//! A careful reading ([`parse_row`](super::row::parse_row)) builds a value for every number, so that it can say what is
-//! wrong with it. Rows of real traces are plain: ASCII, names without escapes, whole numbers, nothing wrong. This scanner
-//! reads just those, straight from the file's buffer into a row whose memory is used again. Whatever else it meets, right
-//! or wrong, it gives up, and the careful reading has the word. So it never explains anything, and a row that it does
-//! read must be what the careful reading makes of it (the tests hold one against the other).
+//! A careful reading ([`parse_row`](super::row::parse_row)) builds a value for every number, so that it can say what
+//! is wrong with it. Rows of real traces are plain: ASCII, names without escapes, whole numbers, nothing wrong. This
+//! scanner reads just those, straight from the file's buffer into a row whose memory is used again. Whatever else it
+//! meets, right or wrong, it gives up, and the careful reading has the word. So it never explains anything, and a row
+//! that it does read must be what the careful reading makes of it (the tests hold one against the other).
 
 use super::row::{MAX_TIME_MS, TraceRow};
 

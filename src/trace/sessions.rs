@@ -99,8 +99,8 @@ impl SessionPlanner {
         Ok(())
     }
 
-    /// The sessions. Fails at the first row that did not fit; `file` and the number of rows that were left out when it was
-    /// read are for the message.
+    /// The sessions. Fails at the first row that did not fit; `file` and the number of rows that were left out when
+    /// it was read are for the message.
     pub fn finish(self, file: &str, skipped_rows: u64) -> Result<Vec<SessionPlan>, TraceError> {
         if let Some(Misfit { line, session_id, problem }) = self.misfit {
             return Err(TraceError::Session { file: file.to_owned(), line, session_id, problem, skipped_rows });

@@ -20,7 +20,10 @@ proptest! {
     /// Hashes that are small, that become small when more were met, and that never are.
     #[test]
     fn numbers_are_those_of_a_map(
-        hashes in prop::collection::vec(prop_oneof![0..40u64, 0..9_000u64, (0..40u64).prop_map(|low| u64::MAX - low)], 0..3_000),
+        hashes in prop::collection::vec(
+            prop_oneof![0..40u64, 0..9_000u64, (0..40u64).prop_map(|low| u64::MAX - low)],
+            0..3_000,
+        ),
     ) {
         let (mut numbers, mut naive) = (BlockNumbers::starting_at(3), BTreeMap::new());
         for hash in hashes {
