@@ -1,6 +1,7 @@
 //! What is to be sent: requests with their prompts as recipes, in sessions.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -29,8 +30,8 @@ pub struct Workload {
     pub name: String,
     /// The requests, by row.
     pub items: Vec<WorkItem>,
-    /// The sessions that they form.
-    pub sessions: Vec<PlannedSession>,
+    /// The sessions that they form; shared with the driver.
+    pub sessions: Arc<[PlannedSession]>,
     /// Token ids are below this.
     pub vocab_tokens_needed: u32,
     /// What the user should know of it.
