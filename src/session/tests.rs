@@ -221,11 +221,11 @@ fn modes_are_read_by_their_names() {
 }
 
 /// The message for a trace of these lines, without the path.
-fn refused(lines: &str) -> String {
+fn refused(lines: &str, on_bad_row: OnBadRow) -> String {
     let folder = tempfile::TempDir::new().unwrap();
     let path = folder.path().join("trace.jsonl");
     std::fs::write(&path, lines).unwrap();
-    let options = ReadOptions { on_bad_row: OnBadRow::Fail, ..ReadOptions::default() };
+    let options = ReadOptions { on_bad_row, ..ReadOptions::default() };
     let error = Workload::from_trace(&path, &options, true).unwrap_err().to_string();
     error.replace(&format!("{}/", folder.path().display()), "")
 }
@@ -234,10 +234,12 @@ fn refused(lines: &str) -> String {
 fn a_row_that_cannot_be_read_is_named_before_one_that_does_not_fit_its_session() {
     let misfit = r#"{"delay": 3, "timestamp": 0, "input_length": 5, "output_length": 1}"#;
     let bad = r#"{"timestamp": 0, "input_length": 0, "output_length": 1}"#;
-    assert!(refused(&format!("{misfit}\n{bad}\n")).starts_with("trace.jsonl:2:34: `input_length` is 0, "));
-    assert!(
-        refused(&format!("{misfit}\n{misfit}\n")).starts_with("trace.jsonl:1: `delay` is given for the first turn")
-    );
+    let said = |lines: [&str; 2], on_bad_row| refused(&lines.join("\n"), on_bad_row);
+    assert!(said([misfit, bad], OnBadRow::Fail).starts_with("trace.jsonl:2:34: `input_length` is 0, "));
+    let alone = said([misfit, misfit], OnBadRow::Fail);
+    assert!(alone.starts_with("trace.jsonl:1: `delay` is given for the first turn") && !alone.contains("hint"));
+    let skipped = said([misfit, bad], OnBadRow::Skip);
+    assert!(skipped.starts_with("trace.jsonl:1: ") && skipped.contains("hint: 1 bad rows were left out"), "{skipped}");
 }
 
 #[test]

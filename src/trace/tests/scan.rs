@@ -96,6 +96,15 @@ fn rows_that_are_wrong_or_odd_are_left_to_the_careful_reading() {
     }
 }
 
+#[test]
+fn times_of_many_digits_are_no_others() {
+    // The last but one is 2^64 + 1 without its point, the one before has as many places as powers of ten are exact.
+    for time in ["9007199254740992.0", "9007199254740992.5", "0.0000000000000000000001", "1844674407.3709551617", "0.0"]
+    {
+        agrees(&format!(r#"{{"timestamp": {time}, "input_length": 1, "output_length": 1}}"#));
+    }
+}
+
 /// Text that comes close to a row, more often plain than not.
 const LIKE_A_ROW: &str = concat!(
     r#"\{"input_(length|tokens)":( [1-9]|1[0-9]|0), ?"output_length" ?: ?[0-9]{1,2}"#,
@@ -113,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn times_are_the_same_to_the_last_bit(whole in 0u64..10_000_000_000, decimals in "[0-9]{1,9}") {
+    fn times_are_the_same_to_the_last_bit(whole in 0u64..10_000_000_000, decimals in "[0-9]{1,9}|0{0,20}[0-9]{1,20}") {
         let text = format!(r#"{{"timestamp": {whole}.{decimals}, "input_length": 1, "output_length": 1}}"#);
         agrees(&text);
         let few = decimals.len() + whole.to_string().len() <= 15;
