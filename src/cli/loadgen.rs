@@ -8,9 +8,10 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::arrival::ArrivalSettings;
 use crate::cli::input::InputSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, ratio, runtime, say, seconds};
+use crate::cli::{Failure, Program, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
 use crate::live::load::results::{ResultsHome, check_free, check_name, plain_name, write_comparison, write_run};
 use crate::live::load::target::{Target, ask};
@@ -23,6 +24,12 @@ use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
 use crate::trace::PrefixRatioOptions;
 
+/// Here the defaults depend on whether there is a trace.
+const CONCURRENCY_HELP: &str =
+    "Closed loop: so many sessions at a time; trace timestamps are ignored [default without a trace: 32]";
+const ARRIVAL_SPEEDUP_RATIO_HELP: &str =
+    "Replay by the trace's timestamps, so many times faster [default with a trace: 1]";
+
 /// Send a workload to a router and measure TTFT, TPOT and prefix reuse.
 ///
 /// Without a file it sends the standard prefix workload: groups of prompts that share their first half. `--trace` replays a
@@ -33,7 +40,9 @@ use crate::trace::PrefixRatioOptions;
     version,
     max_term_width = 110,
     allow_negative_numbers = true,
-    args_conflicts_with_subcommands = true
+    args_conflicts_with_subcommands = true,
+    mut_arg("concurrency", |flag| flag.help(CONCURRENCY_HELP)),
+    mut_arg("arrival_speedup_ratio", |flag| flag.help(ARRIVAL_SPEEDUP_RATIO_HELP))
 )]
 pub struct LoadgenArgs {
     #[command(subcommand)]
@@ -71,12 +80,9 @@ pub struct LoadSettings {
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Server")]
     flush_cache: Option<bool>,
 
-    /// Closed loop: so many sessions at a time; trace timestamps are ignored [default without a trace: 32].
-    #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
-    concurrency: Option<u32>,
-    /// Replay by the trace's timestamps, so many times faster [default with a trace: 1].
-    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Arrivals")]
-    arrival_speedup_ratio: Option<f64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    arrival: ArrivalSettings,
 
     /// Replay a Mooncake trace (JSON lines, also gzipped).
     #[arg(long, alias = "input-dataset", value_name = "FILE", help_heading = "Trace")]
@@ -116,7 +122,7 @@ pub struct LoadSettings {
     /// No progress bar.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
     no_progress: Option<bool>,
-    /// Seed of the workload and of the output tokens [default: 0].
+    /// Seed of the workload, the output tokens and the arrivals [default: 0].
     #[arg(long, value_name = "N", help_heading = "Results")]
     seed: Option<u64>,
 }
@@ -147,8 +153,7 @@ impl Program for LoadgenArgs {
             return compare_runs(&arguments);
         }
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
-        let (closed, timed) = (self.settings.concurrency.is_some(), self.settings.arrival_speedup_ratio.is_some());
-        file.exclude([("concurrency", closed), ("arrival_speedup_ratio", timed)]);
+        self.settings.arrival.exclude_from(&mut file);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
@@ -162,21 +167,14 @@ impl Program for LoadgenArgs {
 
 impl LoadSettings {
     fn arrival(&self) -> Result<ArrivalMode, Failure> {
-        match (self.concurrency, self.arrival_speedup_ratio, &self.trace) {
-            (Some(0), ..) => Err(Failure::usage("`concurrency` is 0, expected a whole number of at least 1")),
-            (Some(_), Some(_), _) => Err(Failure::usage(
-                "`concurrency` and `arrival_speedup_ratio` are both set, expected one of them: a closed loop ignores \
-                 timestamps",
-            )),
-            (Some(concurrency), ..) => Ok(ArrivalMode::Concurrency { concurrency }),
-            (None, None, None) => Ok(ArrivalMode::Concurrency { concurrency: 32 }),
-            (None, Some(_), None) => {
-                Err(Failure::usage("`arrival_speedup_ratio` is set without `trace`: there are no timestamps"))
-            }
-            (None, given, Some(_)) => {
-                let arrival_speedup_ratio = ratio("arrival_speedup_ratio", given.unwrap_or(1.0))?;
-                Ok(ArrivalMode::Timestamps { arrival_speedup_ratio })
-            }
+        match self.arrival.resolve(self.seed.unwrap_or(0))? {
+            ArrivalMode::Timestamps { .. } if self.trace.is_none() => match self.arrival.arrival_speedup_ratio {
+                Some(_) => {
+                    Err(Failure::usage("`arrival_speedup_ratio` is set without `trace`: there are no timestamps"))
+                }
+                None => Ok(ArrivalMode::Concurrency { concurrency: 32 }),
+            },
+            mode => Ok(mode),
         }
     }
 
@@ -200,7 +198,7 @@ impl LoadSettings {
                     "`{key}` belongs to the prefix workload, but `trace` is set{hint}"
                 )));
             }
-            let timed = matches!(arrival, ArrivalMode::Timestamps { .. });
+            let timed = arrival.needs_timestamps();
             return Workload::from_trace(path, &input.resolve(), timed).map_err(Failure::run);
         }
         if let Some((key, _)) = trace_only.iter().find(|(_, given)| *given) {
@@ -264,10 +262,7 @@ fn send_workload(settings: &LoadSettings, input: &InputSettings) -> Result<(), F
         workload: workload_name,
         router_mode: result.facts.router_mode.clone(),
         arrival_mode: arrival.name().to_owned(),
-        concurrency: match arrival {
-            ArrivalMode::Concurrency { concurrency } => Some(u64::from(concurrency)),
-            ArrivalMode::Timestamps { .. } => None,
-        },
+        concurrency: arrival.concurrency().map(u64::from),
         seed: config.seed,
         speedup_ratio: result.facts.speedup_ratio,
         prefix_cache_reused_tokens: None,

@@ -4,6 +4,7 @@
 //! file into the program's own configuration, and `main`, which runs it and returns the exit code: 0 fine, 1 failed,
 //! 2 wrong usage.
 
+pub mod arrival;
 pub mod engine;
 pub mod input;
 pub mod loadgen;

@@ -8,13 +8,13 @@ use clap_complete::Shell;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::arrival::ArrivalSettings;
 use crate::cli::engine::EngineSettings;
 use crate::cli::input::InputSettings;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, ratio, say, workers};
+use crate::cli::{Failure, Program, say, workers};
 use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
-use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
 use crate::sim::{ReplayConfig, replay};
 
@@ -50,12 +50,9 @@ pub struct ReplaySettings {
     /// Number of workers [default: 1].
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     num_workers: Option<u32>,
-    /// Closed loop: so many sessions at a time; trace timestamps are ignored.
-    #[arg(long, value_name = "N", help_heading = "Arrivals", conflicts_with = "arrival_speedup_ratio")]
-    concurrency: Option<u32>,
-    /// Replay by the trace's timestamps, so many times faster [default: 1].
-    #[arg(long, value_parser = crate::cli::finite, value_name = "RATIO", help_heading = "Arrivals")]
-    arrival_speedup_ratio: Option<f64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    arrival: ArrivalSettings,
     /// Write the report (JSON) here.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     report: Option<PathBuf>,
@@ -73,8 +70,7 @@ pub struct ReplaySettings {
 impl Program for ReplayArgs {
     fn run(self) -> Result<(), Failure> {
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
-        let (closed, timed) = (self.settings.concurrency.is_some(), self.settings.arrival_speedup_ratio.is_some());
-        file.exclude([("concurrency", closed), ("arrival_speedup_ratio", timed)]);
+        self.settings.arrival.exclude_from(&mut file);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
@@ -87,7 +83,7 @@ impl Program for ReplayArgs {
             check_place(path)?;
         }
         let config = settings.resolve(&routing, &engine)?;
-        let timed = matches!(config.arrival, ArrivalMode::Timestamps { .. });
+        let timed = config.arrival.needs_timestamps();
         let workload = Workload::from_trace(&trace, &input.resolve(), timed).map_err(Failure::run)?;
         for note in &workload.notes {
             eprintln!("note: {note}");
@@ -105,18 +101,7 @@ impl ReplaySettings {
         let num_workers = workers(self.num_workers)?;
         let engine = engine.resolve().map_err(Failure::usage)?;
         let router = routing.resolve()?;
-        let arrival = match (self.concurrency, self.arrival_speedup_ratio) {
-            (Some(0), _) => return Err(Failure::usage("`concurrency` is 0, expected a whole number of at least 1")),
-            (Some(_), Some(_)) => {
-                return Err(Failure::usage(
-                    "`concurrency` and `arrival_speedup_ratio` are both set, expected one of them",
-                ));
-            }
-            (Some(concurrency), None) => ArrivalMode::Concurrency { concurrency },
-            (None, given) => {
-                ArrivalMode::Timestamps { arrival_speedup_ratio: ratio("arrival_speedup_ratio", given.unwrap_or(1.0))? }
-            }
-        };
+        let arrival = self.arrival.resolve(router.seed)?;
         Ok(ReplayConfig { engines: vec![engine; num_workers as usize], seed: router.seed, router, arrival })
     }
 
@@ -133,10 +118,7 @@ impl ReplaySettings {
             workload: workload.name.clone(),
             router_mode: config.router.router_mode.name().to_owned(),
             arrival_mode: config.arrival.name().to_owned(),
-            concurrency: match config.arrival {
-                ArrivalMode::Concurrency { concurrency } => Some(u64::from(concurrency)),
-                ArrivalMode::Timestamps { .. } => None,
-            },
+            concurrency: config.arrival.concurrency().map(u64::from),
             seed: config.seed,
             speedup_ratio: 1.0,
             prefix_cache_reused_tokens: Some(result.reused_tokens_max),

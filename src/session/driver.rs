@@ -1,14 +1,18 @@
 //! The machine that follows a plan: it says when a request is due and learns when one has ended.
 //!
-//! Requests are named by their row. A turn is ready when the turn before has ended and its delay has passed. In a closed
-//! loop a session keeps its slot through its delays; the next one enters when a session ends. Turns that are ready at the
-//! same moment are sent in the order of session, then turn.
+//! Requests are named by their row. A turn is ready when the turn before has ended and its delay has passed. In a
+//! closed loop a session keeps its slot through its delays; the next one enters when a session ends. Turns that are
+//! ready at the same moment are sent in the order of session, then turn.
+//!
+//! Of an open loop's first turns only the next one is held, so that a long plan costs no more memory than its sessions.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::{RequestId, SessionId};
+use crate::session::arrivals::ArrivalTimes;
 use crate::session::plan::{ArrivalMode, PlannedSession};
 use crate::time::{SimSpan, SimTime};
 
@@ -52,59 +56,123 @@ pub struct DriverCounts {
     pub planned: u64,
 }
 
+/// A turn with the moment at which it is due; they are sent in this order.
+type Due = (SimTime, SessionId, u32);
+
 /// The driver.
 #[derive(Clone, Debug)]
 pub struct Driver {
-    sessions: Vec<PlannedSession>,
+    sessions: Arc<[PlannedSession]>,
     mode: ArrivalMode,
-    /// Turns whose moment is known: (ready, session, turn).
-    ready: BTreeSet<(SimTime, SessionId, u32)>,
+    entrance: Entrance,
+    /// Turns whose moment is known, but for the one that the entrance holds.
+    ready: BTreeSet<Due>,
     in_flight: FxHashMap<RequestId, (SessionId, u32)>,
-    /// The next session of a closed loop that has no slot yet.
-    next_session: usize,
     stopped: bool,
     counts: DriverCounts,
 }
 
+/// Where sessions come in that have not begun.
+#[derive(Clone, Debug)]
+struct Entrance {
+    /// Indices of the sessions in the order in which they come; `None`: as they are.
+    order: Option<Vec<u32>>,
+    /// How many of them have come in, or are held.
+    taken: usize,
+    /// Of an open loop: the moments of a rate; without one, sessions come at their starts.
+    times: Option<ArrivalTimes>,
+    /// Of an open loop: the next first turn.
+    held: Option<Due>,
+}
+
+impl Entrance {
+    fn new(sessions: &[PlannedSession], mode: &ArrivalMode) -> Self {
+        let order = match mode {
+            ArrivalMode::Concurrency { .. } => None,
+            ArrivalMode::Timestamps { arrival_speedup_ratio } => {
+                order_by(sessions, |session| start(session, *arrival_speedup_ratio))
+            }
+            // The file's order, which is not that of the sessions if the trace is not sorted by time.
+            ArrivalMode::Constant { .. } | ArrivalMode::Poisson { .. } | ArrivalMode::Gamma { .. } => {
+                order_by(sessions, |session| session.turns.first().map(|turn| turn.row))
+            }
+        };
+        Entrance { order, taken: 0, times: ArrivalTimes::of(mode), held: None }
+    }
+
+    /// The next session that has turns.
+    fn next_session<'a>(&mut self, sessions: &'a [PlannedSession]) -> Option<(SessionId, &'a PlannedSession)> {
+        loop {
+            let index = match &self.order {
+                Some(order) => *order.get(self.taken)? as usize,
+                None => self.taken,
+            };
+            let session = sessions.get(index)?;
+            self.taken += 1;
+            if !session.turns.is_empty() {
+                return Some((SessionId(index as u32), session));
+            }
+        }
+    }
+
+    /// Takes hold of an open loop's next first turn, if there is one.
+    fn hold_next(&mut self, sessions: &[PlannedSession], mode: &ArrivalMode) {
+        let next = self.next_session(sessions);
+        self.held = next.map(|(id, session)| {
+            let at = match (&mut self.times, mode) {
+                (Some(times), _) => times.draw(),
+                (None, ArrivalMode::Timestamps { arrival_speedup_ratio }) => start(session, *arrival_speedup_ratio),
+                (None, _) => SimTime::ZERO,
+            };
+            (at, id, 0)
+        });
+    }
+}
+
+/// When a session comes in that follows its timestamp.
+fn start(session: &PlannedSession, arrival_speedup_ratio: f64) -> SimTime {
+    SimTime::from_ms(session.start_ms.unwrap_or(0.0) / arrival_speedup_ratio)
+}
+
+/// The sessions' indices sorted by a key, equal ones as they are; `None` if they are sorted already.
+fn order_by<K: Ord>(sessions: &[PlannedSession], key: impl Fn(&PlannedSession) -> K) -> Option<Vec<u32>> {
+    if sessions.is_sorted_by_key(&key) {
+        return None;
+    }
+    let mut order: Vec<u32> = (0..sessions.len() as u32).collect();
+    order.sort_by_key(|index| key(&sessions[*index as usize]));
+    Some(order)
+}
+
 impl Driver {
-    /// A driver at time 0.
-    pub fn new(sessions: Vec<PlannedSession>, mode: ArrivalMode) -> Self {
+    /// A driver at time 0. The mode is one that [`ArrivalMode::validate`] lets pass.
+    pub fn new(sessions: impl Into<Arc<[PlannedSession]>>, mode: ArrivalMode) -> Self {
+        let sessions = sessions.into();
         let planned = sessions.iter().map(|session| session.turns.len() as u64).sum();
         let mut driver = Driver {
+            entrance: Entrance::new(&sessions, &mode),
             sessions,
             mode,
             ready: BTreeSet::new(),
             in_flight: FxHashMap::default(),
-            next_session: 0,
             stopped: false,
             counts: DriverCounts { planned, ..DriverCounts::default() },
         };
-        match mode {
-            ArrivalMode::Timestamps { arrival_speedup_ratio } => {
-                for (index, session) in
-                    driver.sessions.iter().enumerate().filter(|(_, session)| !session.turns.is_empty())
-                {
-                    let start = SimTime::from_ms(session.start_ms.unwrap_or(0.0) / arrival_speedup_ratio);
-                    driver.ready.insert((start, SessionId(index as u32), 0));
-                }
-            }
-            ArrivalMode::Concurrency { concurrency } => {
+        match mode.concurrency() {
+            Some(concurrency) => {
                 for _ in 0..(concurrency as usize).min(driver.sessions.len()) {
                     driver.enter_next(SimTime::ZERO);
                 }
             }
+            None => driver.entrance.hold_next(&driver.sessions, &mode),
         }
         driver
     }
 
+    /// Lets the next session of a closed loop in.
     fn enter_next(&mut self, now: SimTime) {
-        while let Some(session) = self.sessions.get(self.next_session) {
-            let id = SessionId(self.next_session as u32);
-            self.next_session += 1;
-            if !session.turns.is_empty() {
-                self.ready.insert((now, id, 0));
-                return;
-            }
+        if let Some((id, _)) = self.entrance.next_session(&self.sessions) {
+            self.ready.insert((now, id, 0));
         }
     }
 
@@ -114,6 +182,7 @@ impl Driver {
             DriverInput::Ended { id, session_continues } => self.ended(now, id, session_continues),
             DriverInput::Stop => {
                 self.ready.clear();
+                self.entrance.held = None;
                 self.stopped = true;
             }
         }
@@ -129,23 +198,42 @@ impl Driver {
         if let Some(next) = next.filter(|_| session_continues) {
             let delay_ms = match self.mode {
                 ArrivalMode::Timestamps { arrival_speedup_ratio } => next.delay_ms / arrival_speedup_ratio,
-                ArrivalMode::Concurrency { .. } => next.delay_ms,
+                _ => next.delay_ms,
             };
             self.ready.insert((now + SimSpan::from_ms(delay_ms), session, turn + 1));
-        } else if matches!(self.mode, ArrivalMode::Concurrency { .. }) {
+        } else if self.mode.concurrency().is_some() {
             self.enter_next(now);
         }
     }
 
     /// When the next request is due; `None` while everything waits for something to end.
     pub fn next_deadline(&self) -> Option<SimTime> {
-        self.ready.first().map(|(at, _, _)| *at)
+        let (ready, held) = (self.ready.first(), self.entrance.held.as_ref());
+        ready.into_iter().chain(held).min().map(|(at, _, _)| *at)
+    }
+
+    /// Takes the first turn that is due at `to` or before.
+    fn pop_due(&mut self, to: SimTime) -> Option<Due> {
+        let is_due = |due: &Due| due.0 <= to;
+        let ready = self.ready.first().copied().filter(is_due);
+        let held = self.entrance.held.filter(is_due);
+        match (ready, held) {
+            (Some(ready), Some(held)) if held < ready => self.pop_held(),
+            (Some(_), _) => self.ready.pop_first(),
+            (None, Some(_)) => self.pop_held(),
+            (None, None) => None,
+        }
+    }
+
+    fn pop_held(&mut self) -> Option<Due> {
+        let held = self.entrance.held;
+        self.entrance.hold_next(&self.sessions, &self.mode);
+        held
     }
 
     /// Releases everything that is due at `to` or before.
     pub fn advance(&mut self, to: SimTime, out: &mut Vec<Release>) {
-        while let Some((intended, session, turn)) = self.ready.first().copied().filter(|(at, _, _)| *at <= to) {
-            self.ready.pop_first();
+        while let Some((intended, session, turn)) = self.pop_due(to) {
             let id = RequestId(self.sessions[session.0 as usize].turns[turn as usize].row);
             self.in_flight.insert(id, (session, turn));
             self.counts.released += 1;
@@ -160,7 +248,7 @@ impl Driver {
 
     /// True if nothing is under way and nothing will be.
     pub fn is_finished(&self) -> bool {
-        self.ready.is_empty() && self.in_flight.is_empty()
+        self.ready.is_empty() && self.entrance.held.is_none() && self.in_flight.is_empty()
     }
 
     /// How far the plan is.

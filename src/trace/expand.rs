@@ -7,11 +7,68 @@
 //!
 //! A row without `hash_ids` shares nothing: it gets numbers of its own, in the same count, in row order.
 
-use rustc_hash::FxHashMap;
-
 use super::error::TraceError;
+use super::numbers::BlockNumbers;
 use super::prompt::{PromptPlan, Segment};
 use super::read::Trace;
+use super::row::TraceRow;
+
+/// Makes prompts of rows, one after another.
+#[derive(Clone, Debug)]
+pub struct PromptMaker {
+    block_tokens: u32,
+    numbers: BlockNumbers,
+    /// Of the row at hand; kept for its memory.
+    segments: Vec<Segment>,
+}
+
+impl PromptMaker {
+    /// For hashes that stand for `block_tokens` tokens each, numbered from `first_token`: two runs with disjoint
+    /// numbers share no cached block.
+    ///
+    /// Fails if the block size is 0.
+    pub fn new(block_tokens: u32, first_token: u32) -> Result<Self, TraceError> {
+        if block_tokens == 0 {
+            return Err(TraceError::ZeroBlock);
+        }
+        Ok(PromptMaker { block_tokens, numbers: BlockNumbers::starting_at(first_token), segments: Vec::new() })
+    }
+
+    /// The prompt of the next row; `None` if there are more distinct blocks than token ids.
+    pub fn prompt(&mut self, row: &TraceRow) -> Option<PromptPlan> {
+        self.segments.clear();
+        let mut left_tokens = row.input_tokens;
+        if row.hash_ids.is_empty() {
+            let first_token = self.numbers.take(left_tokens.div_ceil(self.block_tokens))?;
+            if left_tokens > 0 {
+                let whole = Segment { first_token, tokens: left_tokens, run_tokens: self.block_tokens };
+                self.segments.push(whole);
+                left_tokens = 0;
+            }
+        }
+        let mut end_token = None;
+        for &hash in &row.hash_ids {
+            // Hashes beyond the prompt's end get their numbers, too.
+            let number = self.numbers.of(hash)?;
+            let tokens = left_tokens.min(self.block_tokens);
+            if tokens == 0 {
+                continue;
+            }
+            left_tokens -= tokens;
+            match self.segments.last_mut() {
+                Some(last) if end_token == Some(number) => last.tokens += tokens,
+                _ => self.segments.push(Segment { first_token: number, tokens, run_tokens: self.block_tokens }),
+            }
+            end_token = Some(number + 1);
+        }
+        Some(PromptPlan::of(&self.segments, row.input_tokens - left_tokens))
+    }
+
+    /// The smallest vocabulary that holds every token id of the prompts so far.
+    pub fn vocab_tokens_needed(&self) -> u32 {
+        self.numbers.end()
+    }
+}
 
 /// Makes the prompts of a trace. Numbers are given when it is built, so the order of later calls does not matter.
 #[derive(Clone, Debug)]
@@ -30,35 +87,10 @@ impl TokenExpander {
 
     /// As [`TokenExpander::new`], but numbers from `first_token`: two runs with disjoint numbers share no cached block.
     pub fn starting_at(trace: &Trace, first_token: u32) -> Result<Self, TraceError> {
-        if trace.block_tokens == 0 {
-            return Err(TraceError::ZeroBlock);
-        }
-        let too_many = || TraceError::TooManyBlocks { file: trace.path_display.clone() };
-        let mut token_of: FxHashMap<u64, u32> = FxHashMap::default();
-        let mut next = first_token;
-        let mut prompts = Vec::with_capacity(trace.rows.len());
-        for row in &trace.rows {
-            let mut plan = PromptBuilder::new(row.input_tokens, trace.block_tokens);
-            if row.hash_ids.is_empty() {
-                let blocks = row.input_tokens.div_ceil(trace.block_tokens);
-                plan.push_blocks(next, blocks);
-                next = next.checked_add(blocks).ok_or_else(too_many)?;
-            }
-            for &hash in &row.hash_ids {
-                let token = match token_of.get(&hash) {
-                    Some(&token) => token,
-                    None => {
-                        let token = next;
-                        next = next.checked_add(1).ok_or_else(too_many)?;
-                        token_of.insert(hash, token);
-                        token
-                    }
-                };
-                plan.push_blocks(token, 1);
-            }
-            prompts.push(PromptPlan::new(plan.segments));
-        }
-        Ok(TokenExpander { prompts, end_token: next })
+        let mut maker = PromptMaker::new(trace.block_tokens, first_token)?;
+        let prompts: Option<Vec<PromptPlan>> = trace.rows.iter().map(|row| maker.prompt(row)).collect();
+        let prompts = prompts.ok_or_else(|| TraceError::TooManyBlocks { file: trace.path_display.clone() })?;
+        Ok(TokenExpander { prompts, end_token: maker.vocab_tokens_needed() })
     }
 
     /// The prompt of the row at `row_index` in [`Trace::rows`]; `None` if there is no such row.
@@ -74,31 +106,5 @@ impl TokenExpander {
     /// The smallest vocabulary that holds every token id of the trace's prompts.
     pub fn vocab_tokens_needed(&self) -> u32 {
         self.end_token
-    }
-}
-
-/// Collects blocks into segments: neighbours with consecutive numbers become one.
-struct PromptBuilder {
-    segments: Vec<Segment>,
-    left_tokens: u32,
-    block_tokens: u32,
-}
-
-impl PromptBuilder {
-    fn new(input_tokens: u32, block_tokens: u32) -> Self {
-        PromptBuilder { segments: Vec::new(), left_tokens: input_tokens, block_tokens }
-    }
-
-    /// Appends `blocks` blocks numbered from `first_token`, as far as the prompt reaches.
-    fn push_blocks(&mut self, first_token: u32, blocks: u32) {
-        let tokens = self.left_tokens.min(blocks.saturating_mul(self.block_tokens));
-        if tokens == 0 {
-            return;
-        }
-        self.left_tokens -= tokens;
-        match self.segments.last_mut() {
-            Some(last) if last.end_token() == first_token => last.tokens += tokens,
-            _ => self.segments.push(Segment { first_token, tokens, run_tokens: self.block_tokens }),
-        }
     }
 }

@@ -59,6 +59,11 @@ impl PromptPlan {
         PromptPlan { segments: kept.into(), tokens }
     }
 
+    /// The same of segments that need no change: none is empty, and `tokens`, their sum, is not beyond `u32::MAX`.
+    pub(super) fn of(segments: &[Segment], tokens: u32) -> Self {
+        PromptPlan { segments: segments.into(), tokens }
+    }
+
     /// The segments, in the order of the prompt.
     pub fn segments(&self) -> &[Segment] {
         &self.segments

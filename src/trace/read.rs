@@ -1,8 +1,10 @@
 //! Reading Mooncake traces: one JSON object a line, plain or gzip.
 //!
-//! The reader streams: it holds one line at a time. It takes gzip by its first bytes, whatever the name; CRLF, blank
-//! lines, a byte order mark and a missing last newline do no harm. A bad row is an error that names file, line and
-//! column, and the reader can go on after it; when the file itself fails, it ends.
+//! The reader streams: it holds a buffer of the file and one line at a time. Plain rows are scanned where they stand
+//! in the buffer ([`scan_row`]); for all others the line is taken out and read with care ([`parse_row`]). It takes
+//! gzip by its first bytes, whatever the name; CRLF, blank lines, a byte order mark and a missing last newline do no
+//! harm. A bad row is an error that names file, line and column, and the reader can go on after it; when the file
+//! itself fails, it ends.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -12,13 +14,15 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::error::{Place, RowProblem, TraceError};
 use super::row::{RowFault, TraceRow, parse_row};
+use super::scan::scan_row;
 
 /// Tokens that one hash of a Mooncake trace stands for, unless said otherwise.
 pub const DEFAULT_BLOCK_TOKENS: u32 = 512;
 
 /// Longest line that the reader takes, in bytes.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-const READ_BUFFER_BYTES: usize = 64 << 10;
+/// Of the file as it is, and of what it unpacks to: a line that crosses the end of a buffer costs a copy.
+const READ_BUFFER_BYTES: usize = 256 << 10;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -71,31 +75,60 @@ impl Trace {
     }
 }
 
-/// Reads a whole trace.
-pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Trace, TraceError> {
+/// What [`read_rows`] did beside handing out rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadSummary {
+    /// Good rows; at least 1.
+    pub rows: u64,
+    /// Rows that were left out as bad.
+    pub skipped_rows: u64,
+    /// What was wrong with the first of them, with its place, in one line.
+    pub first_skipped: Option<String>,
+}
+
+/// Reads a trace and hands each good row to `take`, which keeps of it what it needs.
+///
+/// Fails if the file cannot be read, has a bad row that is not to be skipped, or has no good row.
+pub fn read_rows(
+    path: &Path,
+    options: &ReadOptions,
+    mut take: impl FnMut(&TraceRow),
+) -> Result<ReadSummary, TraceError> {
     let mut reader = TraceReader::open(path, options.block_tokens)?;
-    let mut trace = Trace::from_rows(path.display().to_string(), options.block_tokens, Vec::new());
     let limit_rows = options.limit_rows.unwrap_or(u64::MAX);
-    while (trace.rows.len() as u64) < limit_rows {
-        match reader.next() {
+    let mut summary = ReadSummary::default();
+    let mut row = TraceRow::default();
+    while summary.rows < limit_rows {
+        match reader.read_into(&mut row) {
             None => break,
-            Some(Ok(row)) => trace.rows.push(row),
+            Some(Ok(())) => {
+                summary.rows += 1;
+                take(&row);
+            }
             Some(Err(TraceError::Row { place, problem })) if options.on_bad_row == OnBadRow::Skip => {
-                trace.skipped_rows += 1;
-                trace.first_skipped.get_or_insert_with(|| format!("{place}: {problem}"));
+                summary.skipped_rows += 1;
+                summary.first_skipped.get_or_insert_with(|| format!("{place}: {problem}"));
             }
             Some(Err(error)) => return Err(error),
         }
     }
-    if trace.rows.is_empty() {
-        let reason = match (&trace.first_skipped, limit_rows) {
+    if summary.rows == 0 {
+        let reason = match (&summary.first_skipped, limit_rows) {
             (_, 0) => "the limit is 0 rows".to_owned(),
             (None, _) => "the file is empty or has only blank lines".to_owned(),
-            (Some(first), _) => format!("all of its {} rows are bad, the first at {first}", trace.skipped_rows),
+            (Some(first), _) => format!("all of its {} rows are bad, the first at {first}", summary.skipped_rows),
         };
-        return Err(TraceError::NoRequests { file: trace.path_display, reason });
+        return Err(TraceError::NoRequests { file: path.display().to_string(), reason });
     }
-    Ok(trace)
+    Ok(summary)
+}
+
+/// Reads a whole trace into memory.
+pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Trace, TraceError> {
+    let mut rows = Vec::new();
+    let ReadSummary { skipped_rows, first_skipped, .. } = read_rows(path, options, |row| rows.push(row.clone()))?;
+    let path_display = path.display().to_string();
+    Ok(Trace { path_display, block_tokens: options.block_tokens, rows, skipped_rows, first_skipped })
 }
 
 /// Reads a trace row by row.
@@ -178,14 +211,46 @@ impl TraceReader {
         }
     }
 
+    /// The next row into `row`, whose memory is used again; what was in it is gone. `None` at the end.
+    ///
+    /// For the rest as the iterator: after [`TraceError::Row`] there may be more.
+    pub fn read_into(&mut self, row: &mut TraceRow) -> Option<Result<(), TraceError>> {
+        if self.ended {
+            return None;
+        }
+        let read = self.next_row(row);
+        self.ended = !matches!(read, Some(Ok(()) | Err(TraceError::Row { .. })));
+        read
+    }
+
+    /// Scans the next row in the file's buffer; `false`, and nothing is read, if it is not plain or not whole there.
+    fn scan_buffer(&mut self, row: &mut TraceRow) -> io::Result<bool> {
+        let buffer = match self.input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            other => other?,
+        };
+        let end = scan_row(buffer, self.block_tokens, row).filter(|end| buffer.get(*end) == Some(&b'\n'));
+        let Some(end) = end else { return Ok(false) };
+        self.input.consume(end + 1);
+        self.lines += 1;
+        (row.row, row.line) = (self.rows, self.lines);
+        self.rows += 1;
+        Ok(true)
+    }
+
     fn parse_line(&self, row: u64) -> Result<TraceRow, RowFault> {
         let text = str::from_utf8(&self.buffer)
             .map_err(|error| RowFault { column: error.valid_up_to() as u64 + 1, problem: RowProblem::NotUtf8 })?;
         parse_row(text, row, self.lines, self.block_tokens)
     }
 
-    fn next_row(&mut self) -> Option<Result<TraceRow, TraceError>> {
+    fn next_row(&mut self, into: &mut TraceRow) -> Option<Result<(), TraceError>> {
         loop {
+            match self.scan_buffer(into) {
+                Ok(true) => return Some(Ok(())),
+                Ok(false) => {}
+                Err(cause) => return Some(Err(self.read_error(cause))),
+            }
             match self.next_line() {
                 Ok(true) => {}
                 Ok(false) => return None,
@@ -202,10 +267,13 @@ impl TraceReader {
                 }
                 let problem = RowProblem::TooLong { limit_bytes: MAX_LINE_BYTES };
                 Err(RowFault { column: MAX_LINE_BYTES + 1, problem })
+            } else if scan_row(&self.buffer, self.block_tokens, into) == Some(self.buffer.len()) {
+                (into.row, into.line) = (row, self.lines);
+                return Some(Ok(()));
             } else {
                 self.parse_line(row)
             };
-            return Some(parsed.map_err(|RowFault { column, problem }| TraceError::Row {
+            return Some(parsed.map(|parsed| *into = parsed).map_err(|RowFault { column, problem }| TraceError::Row {
                 place: Place { file: self.file.clone(), line: self.lines, column },
                 problem,
             }));
@@ -228,11 +296,7 @@ impl Iterator for TraceReader {
     type Item = Result<TraceRow, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let item = self.next_row();
-        self.ended = !matches!(item, Some(Ok(_) | Err(TraceError::Row { .. })));
-        item
+        let mut row = TraceRow::default();
+        self.read_into(&mut row).map(|read| read.map(|()| row))
     }
 }

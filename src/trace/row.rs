@@ -14,7 +14,7 @@ use super::error::RowProblem;
 use super::locate;
 
 /// The largest time, in milliseconds either side of 0, that f64 counts exactly.
-const MAX_TIME_MS: f64 = 9_007_199_254_740_992.0;
+pub(super) const MAX_TIME_MS: f64 = 9_007_199_254_740_992.0;
 /// Values in messages are cut to this many characters.
 const SHOWN_CHARS: usize = 40;
 

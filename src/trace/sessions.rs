@@ -34,36 +34,88 @@ pub struct SessionPlan {
     pub turns: Vec<TurnPlan>,
 }
 
-/// Groups the rows of a trace into sessions and checks them.
-///
-/// With `need_timestamps`, a session without a start is an error (for a run that follows the trace's clock).
-pub fn plan_sessions(trace: &Trace, need_timestamps: bool) -> Result<Vec<SessionPlan>, TraceError> {
-    let mut sessions: Vec<SessionPlan> = Vec::new();
-    let mut session_of: FxHashMap<&str, usize> = FxHashMap::default();
-    for (row_index, row) in trace.rows.iter().enumerate() {
-        let known = row.session_id.as_deref().and_then(|id| session_of.get(id).copied());
-        match known {
-            Some(index) => {
-                let turns = &mut sessions[index].turns;
-                let previous = turns.last().map(|turn| &trace.rows[turn.row_index]);
-                let delay_ms = delay_ms(row, previous).map_err(|problem| fails(trace, row, problem))?;
-                turns.push(TurnPlan { row_index, delay_ms });
-            }
-            None => {
-                check_first_turn(row, need_timestamps).map_err(|problem| fails(trace, row, problem))?;
-                if let Some(id) = row.session_id.as_deref() {
-                    session_of.insert(id, sessions.len());
-                }
-                sessions.push(SessionPlan {
-                    session_id: row.session_id.clone(),
-                    start_ms: row.timestamp_ms,
-                    turns: vec![TurnPlan { row_index, delay_ms: 0.0 }],
-                });
-            }
+/// Groups rows into sessions and checks them, one row after another.
+#[derive(Clone, Debug, Default)]
+pub struct SessionPlanner {
+    need_timestamps: bool,
+    rows: usize,
+    sessions: Vec<SessionPlan>,
+    /// The sessions that have a name, with their latest turn.
+    named: FxHashMap<String, LatestTurn>,
+    misfit: Option<Misfit>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LatestTurn {
+    session: usize,
+    line: u64,
+    timestamp_ms: Option<f64>,
+}
+
+/// The first row that does not fit.
+#[derive(Clone, Debug)]
+struct Misfit {
+    line: u64,
+    session_id: Option<String>,
+    problem: SessionProblem,
+}
+
+impl SessionPlanner {
+    /// With `need_timestamps`, a session without a start is an error (for a run that follows the trace's clock).
+    pub fn new(need_timestamps: bool) -> Self {
+        SessionPlanner { need_timestamps, ..Self::default() }
+    }
+
+    /// Takes in the next row. After a row that does not fit the others change nothing.
+    pub fn push(&mut self, row: &TraceRow) {
+        if self.misfit.is_none()
+            && let Err(problem) = self.add(row)
+        {
+            self.misfit = Some(Misfit { line: row.line, session_id: row.session_id.clone(), problem });
         }
     }
-    count_from_first_start(&mut sessions);
-    Ok(sessions)
+
+    fn add(&mut self, row: &TraceRow) -> Result<(), SessionProblem> {
+        let row_index = self.rows;
+        self.rows += 1;
+        let latest = LatestTurn { session: self.sessions.len(), line: row.line, timestamp_ms: row.timestamp_ms };
+        if let Some(id) = &row.session_id {
+            if let Some(previous) = self.named.get_mut(id) {
+                let delay_ms = delay_ms(row, previous)?;
+                self.sessions[previous.session].turns.push(TurnPlan { row_index, delay_ms });
+                *previous = LatestTurn { session: previous.session, ..latest };
+                return Ok(());
+            }
+            check_first_turn(row, self.need_timestamps)?;
+            self.named.insert(id.clone(), latest);
+        } else {
+            check_first_turn(row, self.need_timestamps)?;
+        }
+        self.sessions.push(SessionPlan {
+            session_id: row.session_id.clone(),
+            start_ms: row.timestamp_ms,
+            turns: vec![TurnPlan { row_index, delay_ms: 0.0 }],
+        });
+        Ok(())
+    }
+
+    /// The sessions. Fails at the first row that did not fit; `file` and the number of rows that were left out when
+    /// it was read are for the message.
+    pub fn finish(self, file: &str, skipped_rows: u64) -> Result<Vec<SessionPlan>, TraceError> {
+        if let Some(Misfit { line, session_id, problem }) = self.misfit {
+            return Err(TraceError::Session { file: file.to_owned(), line, session_id, problem, skipped_rows });
+        }
+        let mut sessions = self.sessions;
+        count_from_first_start(&mut sessions);
+        Ok(sessions)
+    }
+}
+
+/// Groups the rows of a trace in memory; see [`SessionPlanner`].
+pub fn plan_sessions(trace: &Trace, need_timestamps: bool) -> Result<Vec<SessionPlan>, TraceError> {
+    let mut planner = SessionPlanner::new(need_timestamps);
+    trace.rows.iter().for_each(|row| planner.push(row));
+    planner.finish(&trace.path_display, trace.skipped_rows)
 }
 
 fn check_first_turn(row: &TraceRow, need_timestamps: bool) -> Result<(), SessionProblem> {
@@ -76,16 +128,14 @@ fn check_first_turn(row: &TraceRow, need_timestamps: bool) -> Result<(), Session
     Ok(())
 }
 
-fn delay_ms(row: &TraceRow, previous: Option<&TraceRow>) -> Result<f64, SessionProblem> {
+fn delay_ms(row: &TraceRow, previous: &LatestTurn) -> Result<f64, SessionProblem> {
     if let Some(delay_ms) = row.delay_ms {
         if !delay_ms.is_finite() || delay_ms < 0.0 {
             return Err(SessionProblem::BadDelay { delay_ms: delay_ms.to_string() });
         }
         return Ok(delay_ms);
     }
-    let (Some(timestamp_ms), Some(previous)) = (row.timestamp_ms, previous) else {
-        return Ok(0.0);
-    };
+    let Some(timestamp_ms) = row.timestamp_ms else { return Ok(0.0) };
     let Some(previous_ms) = previous.timestamp_ms else {
         return Err(SessionProblem::NoPreviousTimestamp { previous_line: previous.line });
     };
@@ -108,15 +158,5 @@ fn count_from_first_start(sessions: &mut [SessionPlan]) {
     }
     if sessions.iter().all(|session| session.start_ms.is_some()) {
         sessions.sort_by(|a, b| a.start_ms.unwrap_or(0.0).total_cmp(&b.start_ms.unwrap_or(0.0)));
-    }
-}
-
-fn fails(trace: &Trace, row: &TraceRow, problem: SessionProblem) -> TraceError {
-    TraceError::Session {
-        file: trace.path_display.clone(),
-        line: row.line,
-        session_id: row.session_id.clone(),
-        problem,
-        skipped_rows: trace.skipped_rows,
     }
 }

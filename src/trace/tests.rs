@@ -2,9 +2,11 @@
 
 mod expand;
 mod generate;
+mod numbers;
 mod prefix_ratio;
 mod read;
 mod rows;
+mod scan;
 mod sessions;
 mod stats;
 mod write;

@@ -171,6 +171,9 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
             ("router", &["--workers", "127.0.0.1:9", "http://127.0.0.1:9"], "is the same as"),
             ("loadgen", &["--concurrency", "0"], "`concurrency` is 0"),
             ("loadgen", &["--concurrency", "2", "--arrival-speedup-ratio", "1"], "cannot be used with"),
+            ("loadgen", &["--request-rate", "2", "--concurrency", "1"], "cannot be used with"),
+            ("loadgen", &["--request-rate", "0"], "`request_rate` is 0"),
+            ("loadgen", &["--arrival-pattern", "gamma"], "`arrival_pattern` is set without `request_rate`"),
             ("loadgen", &["--arrival-speedup-ratio", "1"], "`arrival_speedup_ratio` is set without `trace`"),
             ("loadgen", &["--trace", "t.jsonl", "--arrival-speedup-ratio", "0"], "`arrival_speedup_ratio` is 0"),
             ("loadgen", &["--trace", "t.jsonl", "--isl", "5"], "`isl` belongs to the prefix workload"),
@@ -185,6 +188,12 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
             ("replay", &["t.jsonl", "--arrival-speedup-ratio", "0"], "`arrival_speedup_ratio` is 0"),
             ("replay", &["t.jsonl", "--num-workers", "0"], "`num_workers` is 0"),
             ("replay", &["t.jsonl", "--concurrency", "0"], "`concurrency` is 0"),
+            ("replay", &["t.jsonl", "--request-rate", "2", "--arrival-speedup-ratio", "1"], "cannot be used with"),
+            (
+                "replay",
+                &["t.jsonl", "--request-rate", "2", "--arrival-smoothness", "1"],
+                "`arrival_smoothness` belongs to",
+            ),
             ("replay", &["t.jsonl", "--router-mode", "best"], "expected round-robin, random or kv"),
         ] {
             let run = lab.run(program, arguments).await;

@@ -255,6 +255,30 @@ fn a_trace_is_replayed_with_its_lengths() {
 }
 
 #[test]
+fn arrivals_at_a_rate_are_the_same_live_and_in_the_replay() {
+    live(async {
+        let lab = Lab::new();
+        let (_mocker, urls) = lab.mocker(1, &[]).await;
+        lab.write("good.jsonl", &(rows().join("\n") + "\n"));
+        lab.write("rate.toml", "request_rate = 20\narrival_pattern = \"gamma\"\narrival_smoothness = 0.5\nseed = 5\n");
+        let loadgen = ["--trace", "good.jsonl", "--config", "rate.toml", "--url", &urls[0], "--name", "rate"];
+        lab.run("loadgen", &loadgen).await.ok();
+        let replay = ["good.jsonl", "--config", "rate.toml", "--requests-csv", "replayed.csv", "--json"];
+        let report = json_alone(&lab.run("replay", &replay).await.ok());
+        assert_eq!((&report["arrival_mode"], &report["completed_requests"]), (&"gamma".into(), &9.into()));
+        let intended = |path: &Path| -> Vec<f64> {
+            read_requests_csv(path).expect("requests").iter().map(|record| record.intended_ms).collect()
+        };
+        let moments = intended(&lab.work().join("results/rate/requests.csv"));
+        assert_eq!(moments, intended(&lab.work().join("replayed.csv")));
+        assert!(moments.len() == 9 && moments[0] == 0.0 && moments.is_sorted() && moments[8] > 1.0, "{moments:?}");
+        // A flag of another way takes the file's place.
+        let closed = lab.run("replay", &["good.jsonl", "--config", "rate.toml", "--concurrency", "2", "--json"]).await;
+        assert_eq!(json_alone(&closed.ok())["arrival_mode"], "concurrency");
+    });
+}
+
+#[test]
 fn a_row_without_output_is_the_same_over_http_and_grpc() {
     live(async {
         let lab = Lab::new();

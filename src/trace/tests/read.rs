@@ -161,3 +161,40 @@ fn one_byte_files_are_text() {
     assert!(read_text("{").unwrap_err().starts_with("trace.jsonl:1:1: the line is not a JSON object"));
     assert!(read_bytes(b"\x1f", &ReadOptions::default()).unwrap_err().starts_with("trace.jsonl:1:1: "));
 }
+
+/// Rows plain, odd and bad, with line ends of both kinds, so many that they cross the buffer's end in all ways.
+#[test]
+fn a_long_file_is_read_as_its_lines_are() {
+    let mut text = String::new();
+    for n in 0..9_000u64 {
+        let hashes: Vec<String> = (0..n % 37).map(|hash| (hash * n).to_string()).collect();
+        let hashes = hashes.join(", ");
+        match n % 11 {
+            3 => {
+                text +=
+                    &format!("{{\"input_length\": 1, \"output_length\": {n}, \"x\": {{}}, \"timestamp\": -{n}}}\r\n")
+            }
+            5 => text += "  \n",
+            7 => text += &format!("{{\"input_length\": 0, \"output_length\": {n}}}\n"),
+            _ => {
+                let end = if n % 2 == 0 { "\r\n" } else { "\n" };
+                text += &format!("{{\"output_length\": {n}, \"input_length\": 1, \"hash_ids\": [0, {hashes}]}}{end}")
+                    .replace(", ]", "]");
+            }
+        }
+    }
+    assert!(text.len() > 600_000);
+    let (mut rows, mut bad) = (Vec::new(), 0);
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match super::super::row::parse_row(line, rows.len() as u64 + bad, index as u64 + 1, 512) {
+            Ok(row) => rows.push(row),
+            Err(_) => bad += 1,
+        }
+    }
+    let options = ReadOptions { on_bad_row: OnBadRow::Skip, ..ReadOptions::default() };
+    for bytes in [text.clone().into_bytes(), packed(text.as_bytes())] {
+        let trace = read_bytes(&bytes, &options).unwrap();
+        assert_eq!((trace.rows.len(), trace.skipped_rows), (rows.len(), bad));
+        assert!(trace.rows == rows);
+    }
+}
