@@ -2,8 +2,10 @@
 
 mod expand;
 mod generate;
+mod hit_curves;
 mod prefix_ratio;
 mod read;
+mod reuse_bounds;
 mod rows;
 mod sessions;
 mod stats;
