@@ -28,7 +28,7 @@ use crate::trace::read::Trace;
 /// No row has used a block yet, or the block is not in the cache.
 const NONE: u32 = u32::MAX;
 
-/// Prompt tokens that a cache hits, by its size; see the figures' definitions in [`HitCurves::of`].
+/// Prompt tokens that a cache hits, by its size; [`HitCurves::of`] says what a hit is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HitCurves {
     /// Prompt tokens of the measured rows.
@@ -44,9 +44,11 @@ pub struct HitCurves {
 pub struct HitPoint {
     /// Size of the cache, in blocks of the trace.
     pub capacity_blocks: u64,
-    /// Tokens hit if the block that entered first is evicted.
+    /// Tokens hit if the block that entered first is evicted. Blocks behind a hit enter in the order of the prompt, those
+    /// that are still there anew.
     pub fifo_tokens: u64,
-    /// Tokens hit if the block that was used least recently is evicted.
+    /// Tokens hit if the block that was used least recently is evicted. A prompt's last block counts as used before its
+    /// first, and there is room for the whole prompt until its request is over.
     pub lru_tokens: u64,
     /// Tokens hit if the block that is needed last is evicted: the most that any cache of this size can hit.
     pub belady_tokens: u64,

@@ -72,13 +72,11 @@ impl PrefixTree {
                 Some(part) if part.request == last_use => part.end_tokens = depth_tokens,
                 _ => parts.push(UsedPart { request: last_use, end_tokens: depth_tokens }),
             }
-            if common_tokens == tokens {
-                self.nodes[child as usize].last_use = request;
-                node = child;
-            } else {
-                node = self.split(node, first_token, child, common_tokens, label);
-                self.nodes[node as usize].last_use = request;
-            }
+            node = match common_tokens == tokens {
+                true => child,
+                false => self.split(node, first_token, child, common_tokens, label),
+            };
+            self.nodes[node as usize].last_use = request;
         }
     }
 

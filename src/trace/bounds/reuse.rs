@@ -9,7 +9,7 @@
 //! its capacity; during a request it may hold more, and blocks that still fill up, generated tokens and copies of one
 //! block on several workers take no room. So no fleet whose workers have as many blocks together, and no router before
 //! it, reuses more at first admission, as long as requests are admitted in this order. In another order the limited
-//! cache can come out a little better or worse; the unlimited one by at most one block for each prompt whose length is
+//! cache can come out better or worse; the unlimited one by at most one block for each prompt whose length is
 //! a multiple of the block size. What a preempted request takes from the cache when it comes back does not belong here,
 //! and neither does a prompt that repeats what was generated.
 //!
