@@ -44,8 +44,8 @@ pub struct HitCurves {
 pub struct HitPoint {
     /// Size of the cache, in blocks of the trace.
     pub capacity_blocks: u64,
-    /// Tokens hit if the block that entered first is evicted. Blocks behind a hit enter in the order of the prompt, those
-    /// that are still there anew.
+    /// Tokens hit if the block that entered first is evicted. Blocks behind a hit enter in the order of the prompt,
+    /// those that are still there anew.
     pub fifo_tokens: u64,
     /// Tokens hit if the block that was used least recently is evicted. A prompt's last block counts as used before its
     /// first, and there is room for the whole prompt until its request is over.

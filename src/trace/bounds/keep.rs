@@ -1,9 +1,9 @@
 //! The best that a cache of a given size can do, found among the intervals over which it would have to keep blocks.
 //!
-//! A block that a request reuses was kept since the request that used it last. So every reuse is an interval between two
-//! requests, and a cache of n blocks serves any choice of intervals of which at most n are open between two requests.
-//! The largest such choice is made by Belady's rule: of too many open intervals, give up those that end last. A block
-//! that nobody reuses has no interval and takes no room.
+//! A block that a request reuses was kept since the request that used it last. So every reuse is an interval between
+//! two requests, and a cache of n blocks serves any choice of intervals of which at most n are open between two
+//! requests. The largest such choice is made by Belady's rule: of too many open intervals, give up those that end last.
+//! A block that nobody reuses has no interval and takes no room.
 //!
 //! Intervals that end at the same request belong to one prompt, and those that are opened later lie nearer to its
 //! start. The deepest are given up first; what is left is then always the beginning of what the prompt could reuse,

@@ -1,8 +1,9 @@
 //! Who used each part of a prompt last: a tree of all prompts so far.
 //!
-//! The tree is a radix tree over tokens. An edge is a stretch of tokens that no prompt leaves midway, so one number, the
-//! request that went along it last, holds for the whole stretch. Labels are segments, as prompts are; two stretches are
-//! compared by segments, not by tokens, and a prompt costs a few steps however long it is. The tree knows no block size.
+//! The tree is a radix tree over tokens. An edge is a stretch of tokens that no prompt leaves midway, so one number,
+//! the request that went along it last, holds for the whole stretch. Labels are segments, as prompts are; two stretches
+//! are compared by segments, not by tokens, and a prompt costs a few steps however long it is. The tree knows no block
+//! size.
 
 use rustc_hash::FxHashMap;
 

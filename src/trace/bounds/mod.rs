@@ -1,8 +1,8 @@
 //! What a cache could reuse of a workload, at best: lines to hold the results of routers and engines against.
 //!
-//! [`reuse_bounds`] counts in an engine's blocks and rules, over all requests, for one cache of the whole fleet: without
-//! limit, and of a given size. [`HitCurves`] counts in the trace's own blocks, after a warm-up, for several sizes and
-//! three rules of eviction; published curves are made that way.
+//! [`reuse_bounds`] counts in an engine's blocks and rules, over all requests, for one cache of the whole fleet:
+//! without limit, and of a given size. [`HitCurves`] counts in the trace's own blocks, after a warm-up, for several
+//! sizes and three rules of eviction; published curves are made that way.
 //!
 //! Both rest on two facts about prefixes. Whoever uses a block uses all blocks before it, so from the start of a prompt
 //! to its end the blocks were last used ever longer ago, in a few long groups; `last_use` finds these groups. And a

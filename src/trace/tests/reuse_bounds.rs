@@ -39,8 +39,8 @@ impl Blocks {
         reused
     }
 
-    /// Block by block: after each request, the blocks that are reused soonest stay. A block that is computed anew before
-    /// it is reused need not stay.
+    /// Block by block: after each request, the blocks that are reused soonest stay. A block that is computed anew
+    /// before it is reused need not stay.
     fn belady(&self, capacity: usize) -> u64 {
         let mut cached: BTreeSet<usize> = BTreeSet::new();
         let mut reused = 0;
