@@ -13,10 +13,13 @@
 //!
 //! [`conversation_like`] generates a trace that reuses prefixes the way the public Mooncake conversation trace does.
 //!
+//! [`reuse_bounds`] and [`HitCurves`] tell what caches could reuse of it at best.
+//!
 //! The room is pure: it reads and writes the files it is told to, knows no clock, and draws only from the seeds it is
 //! given.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod bounds;
 mod error;
 mod expand;
 mod generate;
@@ -35,6 +38,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::{HitCurves, HitPoint, ReuseBounds, reuse_bounds};
 pub use error::{Place, RowProblem, SessionProblem, TraceError, WorkloadError};
 pub use expand::{PromptMaker, TokenExpander};
 pub use generate::{ConversationOptions, conversation_like};

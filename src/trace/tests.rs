@@ -2,9 +2,11 @@
 
 mod expand;
 mod generate;
+mod hit_curves;
 mod numbers;
 mod prefix_ratio;
 mod read;
+mod reuse_bounds;
 mod rows;
 mod scan;
 mod sessions;
