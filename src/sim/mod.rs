@@ -3,6 +3,7 @@
 //! [`world`] wires driver, router and fleet and orders what happens at one moment; [`mod@replay`] turns a workload into records.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod explain;
 pub mod replay;
 pub mod world;
 
