@@ -4,6 +4,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod explain;
+pub mod life;
 pub mod replay;
 pub mod world;
 
