@@ -6,6 +6,7 @@
 pub mod explain;
 pub mod life;
 pub mod replay;
+pub mod requests_out;
 pub mod world;
 
 pub use replay::{ReplayConfig, ReplayError, ReplayResult, replay};
