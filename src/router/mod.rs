@@ -2,11 +2,12 @@
 //!
 //! A pure machine, the same live and in the replay. It knows the workers' caches from their events ([`index`]), their load
 //! from its own bookings ([`load`]), turns both into a cost per candidate ([`cost`]) and lets a policy choose
-//! ([`policy`]); [`route`] is the machine that holds them together.
+//! ([`policy`]); [`route`] is the machine that holds them together, [`explain`] a decision with all its reasons.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod config;
 pub mod cost;
+pub mod explain;
 pub mod index;
 pub mod load;
 pub mod policy;
@@ -14,6 +15,7 @@ pub mod route;
 
 pub use config::{RouterConfig, RouterConfigError, RouterMode};
 pub use cost::{CostTerms, RequestCost};
+pub use explain::{Explained, Pool};
 pub use index::BlockIndex;
 pub use route::{Decision, RouteRequest, Router, RouterInput, RouterOutput};
 

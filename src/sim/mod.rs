@@ -1,9 +1,15 @@
 //! The offline replay: the very machines that run live, joined by a clock that jumps.
 //!
 //! [`world`] wires driver, router and fleet and orders what happens at one moment; [`mod@replay`] turns a workload into records.
+//! What became of a request is a [`life`]; three writers show what happened: [`requests_out`] request by request,
+//! [`timeline`] as a picture of workers and requests, [`mod@explain`] routing decision by routing decision.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod explain;
+pub mod life;
 pub mod replay;
+pub mod requests_out;
+pub mod timeline;
 pub mod world;
 
 pub use replay::{ReplayConfig, ReplayError, ReplayResult, replay};
