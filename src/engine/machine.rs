@@ -306,7 +306,8 @@ impl Engine {
             pool_tokens: u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size),
             ..plan.decode
         };
-        let span = self.config.timing_model.step_span(plan.prefill, decode, self.config.speedup_ratio);
+        let EngineConfig { speedup_ratio, decode_speedup_ratio, .. } = self.config;
+        let time = self.config.timing_model.step_time(plan.prefill, decode, speedup_ratio, decode_speedup_ratio);
         self.totals.steps_total += 1;
         let mut outputs: Vec<EngineOutput> = Vec::with_capacity(plan.events.len() + plan.outputs.len());
         for data in plan.events {
@@ -315,7 +316,7 @@ impl Engine {
         outputs.extend(plan.outputs);
         self.step = Some(RunningStep {
             started: now,
-            ends: now + span,
+            ends: now + time.span,
             outputs,
             prefill_tokens: plan.prefill_tokens,
             decode_sequences: plan.decode.sequences,
