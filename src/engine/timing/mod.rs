@@ -32,10 +32,11 @@ pub struct PrefillBatch {
     pub prompt_tokens: u64,
     /// Sum over them of the prompt tokens that were there before the step.
     pub prefix_tokens: u64,
-    /// Prompt tokens computed in the step, exactly; the models that work with integer means do not look at it.
+    /// Prompt tokens computed in the step, exactly, and tokens computed anew ([`Self::add_recomputed`]). The models that
+    /// work with integer means do not look at it.
     pub new_tokens: u64,
-    /// Sum over them of the tokens computed now × the tokens that such a token attends to on average: those that were
-    /// there before plus half of those computed now (whole, rounded down). Tokens squared.
+    /// Sum over the chunks that these tokens come in of tokens × the tokens that each of them attends to on average:
+    /// those that were there before the chunk plus half of the chunk (whole, rounded down). Tokens squared.
     pub chunk_context: u64,
 }
 
@@ -46,6 +47,16 @@ impl PrefillBatch {
         self.requests += 1;
         self.prompt_tokens += before + new;
         self.prefix_tokens += before;
+        self.add_work(before, new);
+    }
+
+    /// Adds output tokens that a preempted sequence computes anew behind the `before_tokens` that it has: work like a
+    /// prompt's to [`StepModel`], none to the reference's models.
+    pub fn add_recomputed(&mut self, before_tokens: u32, new_tokens: u32) {
+        self.add_work(u64::from(before_tokens), u64::from(new_tokens));
+    }
+
+    fn add_work(&mut self, before: u64, new: u64) {
         self.new_tokens += new;
         self.chunk_context += new * (before + new / 2);
     }

@@ -39,9 +39,9 @@ pub struct StepModel {
 impl StepModel {
     /// base_ms + prefill_token_us·p/10³ + decode_sequence_us·d/10³ + kv_token_read_ns·r/10⁶ + chunk_context_ns·c/10⁶ +
     /// saturating_ms·(1 − e^(−(p + d)/saturating_tokens)), in milliseconds, for p prompt tokens computed, d decoding
-    /// sequences, r cached tokens read and c pairs of token and context; 0 for a step without prompts and sequences.
+    /// sequences, r cached tokens read and c pairs of token and context; 0 for a step that computes nothing.
     pub fn line_ms(&self, prefill: PrefillBatch, decode: DecodeBatch) -> f64 {
-        if prefill.requests == 0 && decode.sequences == 0 {
+        if prefill.requests == 0 && prefill.new_tokens == 0 && decode.sequences == 0 {
             return 0.0;
         }
         let prefill_tokens = prefill.new_tokens as f64;

@@ -52,6 +52,23 @@ fn a_chunk_counts_all_its_sums() {
 }
 
 #[test]
+fn tokens_computed_anew_are_work_to_the_step_alone() {
+    let mut batch = prompts(&[(0, 100)]);
+    batch.add_recomputed(100, 20);
+    // 100 × 50 + 20 × (100 + 10)
+    assert_eq!((batch.new_tokens, batch.chunk_context), (120, 7200));
+    for model in [TimingModel::Polynomial, tiny()] {
+        assert_eq!(model.prefill_ms(batch), model.prefill_ms(prompts(&[(0, 100)])), "{model:?}");
+    }
+    let mut alone = PrefillBatch::default();
+    alone.add_recomputed(100, 20);
+    let line = TimingModel::Step(StepModel { base_ms: 1.0, prefill_token_us: 10.0, ..StepModel::default() });
+    let ms = |model: &TimingModel| model.step_time(alone, DecodeBatch::default(), 1.0, 1.0).span.as_ms();
+    assert_ms("a line", ms(&line), 1.2);
+    assert_ms("the reference's", ms(&TimingModel::Polynomial), 0.0);
+}
+
+#[test]
 fn a_model_in_a_file_is_an_object_with_a_type() {
     let step = StepModel { base_ms: 1.5, kv_token_read_ns: 2.0, ..StepModel::default() };
     for model in
