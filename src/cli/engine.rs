@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{ConfigError, EngineConfig, PreemptionMode, TimingModel};
+use crate::cli::timing::{TimingError, TimingSettings};
+use crate::engine::{EngineConfig, PreemptionMode};
 
 /// What flags and file may set of an engine.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
@@ -33,15 +34,10 @@ pub struct EngineSettings {
     /// Whom a full cache throws out: the newest (lifo) or the oldest (fifo) [default: lifo].
     #[arg(long, value_name = "MODE", help_heading = "Engine")]
     pub preemption_mode: Option<Preemption>,
-    /// How long a step takes: the reference's polynomial, or constants [default: polynomial].
-    #[arg(long, value_name = "MODEL", help_heading = "Timing")]
-    pub timing_model: Option<Timing>,
-    /// With `--timing-model fixed`: milliseconds of a step's prefill part.
-    #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Timing")]
-    pub prefill_ms: Option<f64>,
-    /// With `--timing-model fixed`: milliseconds of a step's decode part.
-    #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Timing")]
-    pub decode_ms: Option<f64>,
+    /// How long steps take.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub timing: TimingSettings,
 }
 
 /// Names of the preemption modes.
@@ -54,19 +50,9 @@ pub enum Preemption {
     Fifo,
 }
 
-/// Names of the timing models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Timing {
-    /// The reference's polynomials.
-    Polynomial,
-    /// Constants.
-    Fixed,
-}
-
 impl EngineSettings {
     /// The engine that is meant, checked.
-    pub fn resolve(&self) -> Result<EngineConfig, ConfigError> {
+    pub fn resolve(&self) -> Result<EngineConfig, TimingError> {
         let default = EngineConfig::default();
         let config = EngineConfig {
             num_gpu_blocks: self.num_gpu_blocks.unwrap_or(default.num_gpu_blocks),
@@ -80,31 +66,11 @@ impl EngineSettings {
                 Some(Preemption::Fifo) => PreemptionMode::Fifo,
                 Some(Preemption::Lifo) | None => PreemptionMode::Lifo,
             },
-            timing_model: self.timing()?,
+            decode_speedup_ratio: self.timing.decode_speedup_ratio.unwrap_or(default.decode_speedup_ratio),
+            timing_model: self.timing.resolve()?,
             ..default
         };
         config.validate()?;
         Ok(config)
-    }
-
-    fn timing(&self) -> Result<TimingModel, ConfigError> {
-        let given = [("prefill_ms", self.prefill_ms), ("decode_ms", self.decode_ms)];
-        if self.timing_model == Some(Timing::Fixed) {
-            for (key, value) in given {
-                if value.is_none() {
-                    let expected = "milliseconds, as timing_model is fixed";
-                    return Err(ConfigError { key, value: "missing".to_owned(), expected });
-                }
-            }
-            let [prefill_ms, decode_ms] = given.map(|(_, value)| value.unwrap_or_default());
-            return Ok(TimingModel::Fixed { prefill_ms, decode_ms });
-        }
-        match given.into_iter().find_map(|(key, value)| value.map(|value| (key, value))) {
-            Some((key, value)) => {
-                let expected = "no value unless timing_model is fixed";
-                Err(ConfigError { key, value: value.to_string(), expected })
-            }
-            None => Ok(TimingModel::Polynomial),
-        }
     }
 }

@@ -12,6 +12,7 @@ pub mod mocker;
 pub mod replay;
 pub mod router;
 pub mod settings;
+pub mod timing;
 pub mod trace;
 
 use std::ffi::OsString;

@@ -168,7 +168,8 @@ impl SettingsFile {
 }
 
 /// Names of the peers' for keys of ours.
-const ALIASES: [(&str, &str); 9] = [
+const ALIASES: [(&str, &str); 10] = [
+    ("timing", "timing_model"),
     ("num_gpu_blocks_override", "num_gpu_blocks"),
     ("kv_cache_block_size", "block_size"),
     ("http_host", "host"),

@@ -17,12 +17,16 @@ const MOST_STEPS: u32 = 64;
 pub(crate) struct Coast {
     /// Empty, or the end of the running step and of at least one more.
     ends: Vec<SimTime>,
+    /// For each of these steps but the first, which is counted when it starts: whether it lies outside the tables of the
+    /// timing model.
+    clamped: Vec<bool>,
 }
 
 impl Engine {
     /// Plans the steps that follow the one that ends at `first_end`; returns the end of the last.
     pub(crate) fn plan_coast(&mut self, first_end: SimTime) -> SimTime {
         self.coast.ends.clear();
+        self.coast.clamped.clear();
         let steps = if self.plan.steady && !self.detail.every_token { self.alike_steps() } else { 0 };
         if steps == 0 {
             return first_end;
@@ -30,10 +34,13 @@ impl Engine {
         let mut end = first_end;
         let mut decode = self.plan.decode;
         self.coast.ends.push(end);
+        self.coast.clamped.push(false);
         for _ in 0..steps {
             decode = DecodeBatch { context_tokens: decode.context_tokens + u64::from(decode.sequences), ..decode };
-            end += self.span(decode);
+            let time = self.time(decode);
+            end += time.span;
             self.coast.ends.push(end);
+            self.coast.clamped.push(time.clamped);
         }
         end
     }
@@ -81,6 +88,8 @@ impl Engine {
             self.gaps.push(TokenGap { gap, tokens: sequences });
         }
         let steps = rest.len() as u32;
+        let clamped = self.coast.clamped[..=rest.len()].iter().filter(|clamped| **clamped).count();
+        self.totals.clamped_steps_total += clamped as u64;
         self.coast.ends.clear();
         for slot in &self.running {
             let sequence = &mut self.sequences[*slot];

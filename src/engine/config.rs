@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::engine::timing::{TimingModel, fixed};
+use crate::engine::timing::TimingModel;
 
 /// Whom a full cache throws out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,8 @@ pub struct EngineConfig {
     pub worker_type: WorkerType,
     /// Divides all step times, above 0. The live fleet speeds up its clock instead and leaves this at 1.
     pub speedup_ratio: f64,
+    /// Divides the decode part of step times once more, above 0.
+    pub decode_speedup_ratio: f64,
     /// How long steps take.
     pub timing_model: TimingModel,
     /// Put the token ids into stored events, which foreign routers need.
@@ -86,6 +88,7 @@ impl Default for EngineConfig {
             scheduling_policy: SchedulingPolicy::Fcfs,
             worker_type: WorkerType::Aggregated,
             speedup_ratio: 1.0,
+            decode_speedup_ratio: 1.0,
             timing_model: TimingModel::Polynomial,
             emit_kv_token_ids: false,
         }
@@ -117,20 +120,11 @@ impl EngineConfig {
         ] {
             require(value != Some(0), key, 0, at_least_one)?;
         }
-        require(
-            self.speedup_ratio.is_finite() && self.speedup_ratio > 0.0,
-            "speedup_ratio",
-            self.speedup_ratio,
-            "a finite number above 0",
-        )?;
-        if let TimingModel::Fixed { prefill_ms, decode_ms } = self.timing_model {
-            for (key, value) in [("prefill_ms", prefill_ms), ("decode_ms", decode_ms)] {
-                if let Err(expected) = fixed::check_ms(value) {
-                    return Err(ConfigError { key, value: value.to_string(), expected });
-                }
-            }
+        for (key, ratio) in [("speedup_ratio", self.speedup_ratio), ("decode_speedup_ratio", self.decode_speedup_ratio)]
+        {
+            require(ratio.is_finite() && ratio > 0.0, key, ratio, "a finite number above 0")?;
         }
-        Ok(())
+        self.timing_model.check()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::engine::messages::{EngineInput, EngineOutput, EngineRequest, Timed};
 use crate::engine::schedule::StepPlan;
 use crate::engine::sequence::Sequence;
 use crate::engine::stats::EngineStats;
-use crate::engine::timing::DecodeBatch;
+use crate::engine::timing::{DecodeBatch, StepTime};
 use crate::ids::RequestId;
 use crate::time::{SimSpan, SimTime};
 
@@ -268,14 +268,17 @@ impl Engine {
         if self.plan.is_empty() {
             return None;
         }
-        Some(self.span(self.plan.decode))
+        let time = self.time(self.plan.decode);
+        self.totals.clamped_steps_total += u64::from(time.clamped);
+        Some(time.span)
     }
 
     /// How long a step takes with the plan's prefill work and this decode work.
-    pub(crate) fn span(&self, decode: DecodeBatch) -> SimSpan {
+    pub(crate) fn time(&self, decode: DecodeBatch) -> StepTime {
         let pool_tokens = u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size);
         let decode = DecodeBatch { pool_tokens, ..decode };
-        self.config.timing_model.step_span(self.plan.prefill, decode, self.config.speedup_ratio)
+        let EngineConfig { speedup_ratio, decode_speedup_ratio, .. } = self.config;
+        self.config.timing_model.step_time(self.plan.prefill, decode, speedup_ratio, decode_speedup_ratio)
     }
 
     /// Starts the prepared step; it will end at `ends`. Steps that are like it may follow if `may_coast`.

@@ -80,9 +80,12 @@ impl Engine {
             plan.computed_tokens += work.tokens;
             if work.prompt_tokens > 0 {
                 plan.prefill_tokens += work.prompt_tokens;
-                plan.prefill.requests += 1;
-                plan.prefill.prompt_tokens += u64::from(work.prompt_before + work.prompt_tokens);
-                plan.prefill.prefix_tokens += u64::from(work.prompt_before);
+                plan.prefill.add_chunk(work.prompt_before, work.prompt_tokens);
+            }
+            // Of output tokens the last is the decode step's own; those before it are computed again after a preemption.
+            let recomputed = (work.tokens - work.prompt_tokens).saturating_sub(1);
+            if recomputed > 0 {
+                plan.prefill.add_recomputed(work.prompt_before + work.prompt_tokens, recomputed);
             }
         }
         self.emit_tokens(now);

@@ -19,6 +19,8 @@ pub struct EngineStats {
     pub preemptions_total: u64,
     /// Steps since the start.
     pub steps_total: u64,
+    /// Steps whose batch lies outside the tables of the timing model and was priced at their edge.
+    pub clamped_steps_total: u64,
     /// Prompt tokens of all admitted requests (first admissions).
     pub prompt_tokens_total: u64,
     /// Prompt tokens of these that came from the prefix cache.

@@ -16,7 +16,7 @@ fn assert_near(what: &str, ours: f64, measured: f64, tolerance_ms: f64) {
 }
 
 fn prefill(requests: u32, prompt_tokens: u64, prefix_tokens: u64) -> PrefillBatch {
-    PrefillBatch { requests, prompt_tokens, prefix_tokens }
+    PrefillBatch { requests, prompt_tokens, prefix_tokens, ..PrefillBatch::default() }
 }
 
 fn decode(sequences: u32, context_tokens: u64, pool_tokens: u64) -> DecodeBatch {
@@ -62,7 +62,7 @@ fn an_empty_batch_takes_no_time() {
     for model in [TimingModel::Polynomial, TimingModel::Fixed { prefill_ms: 10.0, decode_ms: 2.0 }] {
         assert_eq!(model.prefill_ms(prefill(0, 0, 0)), 0.0, "{model:?}");
         assert_eq!(model.decode_ms(decode(0, 0, 100)), 0.0, "{model:?}");
-        assert_eq!(model.step_span(prefill(0, 0, 0), decode(0, 0, 100), 1.0), SimSpan::ZERO, "{model:?}");
+        assert_eq!(model.step_time(prefill(0, 0, 0), decode(0, 0, 100), 1.0, 1.0).span, SimSpan::ZERO, "{model:?}");
     }
     let cached = TimingModel::Polynomial.prefill_ms(prefill(1, 64, 64));
     assert_eq!(cached, 0.0, "a fully cached prompt has no prefill time");
@@ -72,21 +72,22 @@ fn an_empty_batch_takes_no_time() {
 fn a_step_takes_the_sum_of_its_parts_divided_by_the_speedup() {
     let model = TimingModel::Fixed { prefill_ms: 10.0, decode_ms: 2.0 };
     let (one_prompt, one_sequence) = (prefill(1, 8, 0), decode(1, 5, 64));
-    assert_eq!(model.step_span(one_prompt, one_sequence, 1.0), SimSpan::from_ms(12.0));
+    assert_eq!(model.step_time(one_prompt, one_sequence, 1.0, 1.0).span, SimSpan::from_ms(12.0));
     assert_eq!(
-        model.step_span(one_prompt, one_sequence, 3.0),
+        model.step_time(one_prompt, one_sequence, 3.0, 1.0).span,
         SimSpan(3_333_333 + 666_666),
         "each part is cut to whole nanoseconds"
     );
-    assert_eq!(model.step_span(one_prompt, one_sequence, 4.0), SimSpan::from_ms(3.0));
+    assert_eq!(model.step_time(one_prompt, one_sequence, 4.0, 1.0).span, SimSpan::from_ms(3.0));
 }
 
 #[test]
 fn values_that_no_clock_can_follow_are_refused() {
-    let with_speedup = |speedup_ratio| EngineConfig { speedup_ratio, ..fixed(16) };
     for ratio in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let error = Engine::new(with_speedup(ratio)).expect_err("refused");
+        let error = Engine::new(EngineConfig { speedup_ratio: ratio, ..fixed(16) }).expect_err("refused");
         assert_eq!(error.key, "speedup_ratio", "{error}");
+        let error = Engine::new(EngineConfig { decode_speedup_ratio: ratio, ..fixed(16) }).expect_err("refused");
+        assert_eq!(error.key, "decode_speedup_ratio", "{error}");
     }
     for bad in [-1.0, f64::NAN, f64::INFINITY] {
         for (key, prefill_ms, decode_ms) in [("prefill_ms", bad, 1.0), ("decode_ms", 1.0, bad)] {
@@ -137,6 +138,16 @@ fn speedup_divides_the_whole_run() {
         assert_near(&format!("first token at {speedup_ratio}"), ours[0], first_ms, 1.5e-6);
         assert_near(&format!("end at {speedup_ratio}"), ours[2], end_ms, 3.5e-6);
     }
+}
+
+#[test]
+fn decode_speedup_leaves_the_first_token_alone() {
+    let mut bench =
+        Bench::new(EngineConfig { speedup_ratio: 2.0, decode_speedup_ratio: 2.0, ..EngineConfig::default() });
+    bench.submit(0.0, 0, prompt(0, 64), 2).run();
+    let ours = bench.token_times(0);
+    assert_near("first token", ours[0], 8.737442, 1.5e-6);
+    assert_near("gap", ours[1] - ours[0], 1.435837, 1.5e-6);
 }
 
 #[test]

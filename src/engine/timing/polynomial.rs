@@ -7,9 +7,7 @@ use super::{DecodeBatch, PrefillBatch};
 /// 4.209989e-07·t² + 1.518344e-02·t + 16.50142 for t new tokens; 0 for none. t is requests × (mean length − mean prefix),
 /// with integer means.
 pub fn prefill_ms(batch: PrefillBatch) -> f64 {
-    let requests = u64::from(batch.requests);
-    let mean_new = (batch.prompt_tokens / requests).saturating_sub(batch.prefix_tokens / requests);
-    let tokens = (requests * mean_new) as f64;
+    let tokens = batch.new_tokens_of_means() as f64;
     if tokens == 0.0 {
         return 0.0;
     }
