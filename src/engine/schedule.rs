@@ -300,7 +300,14 @@ impl Engine {
                 if self.detail.every_token || position < 2 || finished {
                     let token_id = if self.detail.every_token { sequence.output_token(position) } else { 0 };
                     let max_gap = sequence.max_gap;
-                    self.plan.outputs.push(EngineOutput::Token { id, token_id, position, reused_tokens, finished, max_gap });
+                    self.plan.outputs.push(EngineOutput::Token {
+                        id,
+                        token_id,
+                        position,
+                        reused_tokens,
+                        finished,
+                        max_gap,
+                    });
                 }
             }
             if sequence.is_complete() {

@@ -193,7 +193,12 @@ impl Sequence {
 
     /// Gives all full computed blocks their identity; pushes an event for each stretch that is visible now and was not
     /// before, if `events` are wanted.
-    pub fn publish_computed(&mut self, pool: &mut BlockPool, config: &EngineConfig, events: Option<&mut Vec<KvEventData>>) {
+    pub fn publish_computed(
+        &mut self,
+        pool: &mut BlockPool,
+        config: &EngineConfig,
+        events: Option<&mut Vec<KvEventData>>,
+    ) {
         let end = self.computed_tokens / config.block_size;
         if self.published_blocks >= end {
             return;

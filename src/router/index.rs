@@ -7,8 +7,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::hash::{BlockId, sequence_hash};
 use crate::engine::KvEventData;
+use crate::engine::hash::{BlockId, sequence_hash};
 use crate::ids::{SequenceHash, WorkerId};
 
 /// Workers that hold one block, in ascending order.

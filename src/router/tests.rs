@@ -182,7 +182,10 @@ fn index_takes_opaque_names() {
         })
         .collect();
     index.apply(WorkerId(3), &KvEventData::Stored { parent: None, blocks: foreign[..1].iter().cloned().collect() });
-    index.apply(WorkerId(3), &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].iter().cloned().collect() });
+    index.apply(
+        WorkerId(3),
+        &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].iter().cloned().collect() },
+    );
     assert_eq!(depth(&index, &ours), [(3, 2)]);
     index.apply(WorkerId(3), &KvEventData::Removed { blocks: vec![SequenceHash(1002)] });
     assert_eq!(depth(&index, &ours), [(3, 1)]);

@@ -126,12 +126,25 @@ fn chains() -> Vec<Chain> {
 #[derive(Clone, Debug)]
 enum Operation {
     /// A holder without blocks takes what is cached of a chain, at most `hits`, and `fresh` private blocks.
-    Admit { holder: usize, chain: usize, hits: usize, fresh: usize },
+    Admit {
+        holder: usize,
+        chain: usize,
+        hits: usize,
+        fresh: usize,
+    },
     /// A holder takes more private blocks.
-    Grow { holder: usize, fresh: usize },
+    Grow {
+        holder: usize,
+        fresh: usize,
+    },
     /// Up to `blocks` of a holder's private blocks get their identity, in the order of its chain.
-    Publish { holder: usize, blocks: usize },
-    Release { holder: usize },
+    Publish {
+        holder: usize,
+        blocks: usize,
+    },
+    Release {
+        holder: usize,
+    },
     Clear,
 }
 
@@ -347,7 +360,11 @@ fn copies_take_room_and_are_used_oldest_first() {
     let (mut held, mut removed) = (HeldBlocks::default(), Vec::new());
     assert!(pool.reserve(SequenceBlocks::default(), 0, 1, &mut held, &mut removed));
     assert_eq!(removed, [], "two copies are left");
-    assert_eq!(pool.match_prefix(chain(&[5])[..].into()), PrefixMatch { blocks: 1, active_blocks: 1 }, "the next one takes over");
+    assert_eq!(
+        pool.match_prefix(chain(&[5])[..].into()),
+        PrefixMatch { blocks: 1, active_blocks: 1 },
+        "the next one takes over"
+    );
     pool.release_all(&mut copies[2]);
     pool.release_all(&mut copies[1]);
     assert_eq!(eviction_order(&mut pool), [5], "said once, with the last copy");

@@ -211,7 +211,12 @@ impl Watched {
             let chain = watch.request.prompt.chain(block_size as u32);
             self.index.find_matches(&chain, &mut overlaps);
             let heard = overlaps.first().map_or(0, |(_, depth)| *depth);
-            assert_eq!(heard, self.engine.pool.match_prefix(chain[..].into()).blocks, "blocks of prompt {id} at {}", self.last);
+            assert_eq!(
+                heard,
+                self.engine.pool.match_prefix(chain[..].into()).blocks,
+                "blocks of prompt {id} at {}",
+                self.last
+            );
         }
         assert_eq!(self.index.orphan_events(), 0, "events whose parent was not known");
     }

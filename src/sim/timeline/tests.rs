@@ -131,7 +131,8 @@ fn fleet_run() -> (Vec<StepSpan>, Vec<RequestLife>) {
         while let Some(life) = arrivals.next_if(|life| life.arrival <= now) {
             let request = EngineRequest {
                 id: RequestId(life.row),
-                prompt: (0..12).map(|token| token + 100 * life.row as u32).collect(),
+                prompt: (0..12).map(|token| token + 100 * life.row as u32).collect::<Vec<u32>>().into(),
+                priority: 0,
                 max_output_tokens: 9,
                 output_seed: Seed(3).nth(life.row),
                 vocab_tokens: 1000,
