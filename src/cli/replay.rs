@@ -16,7 +16,9 @@ use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, say, workers};
 use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
 use crate::session::workload::Workload;
+use crate::sim::requests_out::write_requests_jsonl;
 use crate::sim::{ReplayConfig, replay};
+use crate::trace::reuse_bounds;
 
 /// Replay a trace in virtual time: the machines of `mocker`, `router` and `loadgen` without sockets and without waiting.
 ///
@@ -59,6 +61,9 @@ pub struct ReplaySettings {
     /// Write one line a request (CSV) here.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     requests_csv: Option<PathBuf>,
+    /// Write one line a request (JSON) here, with every admission and routing decision.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    requests_out: Option<PathBuf>,
     /// Exit with 0 although requests failed.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
     allow_failures: Option<bool>,
@@ -79,7 +84,7 @@ impl Program for ReplayArgs {
         let Some(trace) = settings.trace.clone() else {
             return Err(Failure::usage("no trace, expected `replay TRACE` or the key `trace`"));
         };
-        for path in [&settings.report, &settings.requests_csv].into_iter().flatten() {
+        for path in [&settings.report, &settings.requests_csv, &settings.requests_out].into_iter().flatten() {
             check_place(path)?;
         }
         let config = settings.resolve(&routing, &engine)?;
@@ -131,10 +136,17 @@ impl ReplaySettings {
         if let Some(path) = &self.requests_csv {
             write_requests_csv(path, &result.records).map_err(Failure::run)?;
         }
+        if let Some(path) = &self.requests_out {
+            let mut lines = Vec::new();
+            let session = |session: u32| workload.sessions.get(session as usize)?.session_id.as_deref();
+            write_requests_jsonl(&result.lives, session, &mut lines).map_err(Failure::run)?;
+            write_atomic(path, &lines).map_err(Failure::run)?;
+        }
         if self.json.unwrap_or(false) {
             say(report.to_json())
         } else {
-            say(summary_table(&report))
+            say(summary_table(&report));
+            say(reference_lines(config, workload));
         }
         if report.failed_requests > 0 && !self.allow_failures.unwrap_or(false) {
             let (failed, all) = (report.failed_requests, report.num_requests);
@@ -142,6 +154,19 @@ impl ReplaySettings {
         }
         Ok(())
     }
+}
+
+/// How much of the prompts a perfect router could reuse: with one cache that never forgets, and with one of the whole
+/// fleet's size that evicts what is needed last.
+fn reference_lines(config: &ReplayConfig, workload: &Workload) -> String {
+    let block_size = config.engines.first().map_or(1, |engine| engine.block_size);
+    let capacity_blocks = config.engines.iter().map(|engine| u64::from(engine.num_gpu_blocks)).sum();
+    let bounds = reuse_bounds(workload.items.iter().map(|item| &item.prompt), block_size, capacity_blocks);
+    format!(
+        "reuse ratio at best: {:.4} with one infinite cache, {:.4} with one of {capacity_blocks} blocks and Belady eviction\n",
+        bounds.infinite_ratio(),
+        bounds.belady_ratio()
+    )
 }
 
 /// Fails if a file cannot be there, which is better known before the replay than after it.

@@ -222,12 +222,26 @@ impl LatencySet {
         rates
     }
 
+    /// Sorts the samples of an exact set and counts equal ones together, which makes it smaller and what is asked of it
+    /// afterwards quicker. A histogram stays as it is.
+    pub fn compact(&mut self) {
+        let Samples::Exact(runs) = &mut self.samples else { return };
+        sort_runs(runs);
+        runs.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same {
+                kept.1 += later.1;
+            }
+            same
+        });
+    }
+
     /// Values in milliseconds, ascending, each with its count.
     fn sorted(&self) -> Vec<(f64, u64)> {
         match &self.samples {
             Samples::Exact(runs) => {
                 let mut sorted = runs.clone();
-                sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                sort_runs(&mut sorted);
                 sorted
             }
             Samples::Histogram { buckets, moments } => buckets
@@ -251,6 +265,12 @@ fn push_run(runs: &mut Vec<(f64, u64)>, sample_ms: f64, count: u64) {
 
 fn to_nanos(ms: f64) -> u64 {
     (ms * NANOS_PER_MS).round() as u64
+}
+
+/// Sorts by value, then by count. Values are finite and not negative, so their bits are in the same order as they are,
+/// and whole numbers sort faster.
+fn sort_runs(runs: &mut [(f64, u64)]) {
+    runs.sort_unstable_by_key(|&(value, count)| (value.to_bits(), count));
 }
 
 /// The rank round((n−1)·p/100), counted from 0, of the p-th percentile of `n` sorted samples; `None` if n = 0.

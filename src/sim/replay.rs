@@ -11,8 +11,9 @@ use crate::session::driver::Driver;
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
 use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
+use crate::sim::life::{Pool, RequestLife, RouteStage};
 use crate::sim::world::{World, WorldEvent};
-use crate::time::SimTime;
+use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
 /// Engines keep so many waits between tokens before they hand them over.
@@ -60,30 +61,12 @@ pub enum ReplayError {
 pub struct ReplayResult {
     /// One record a request, by row.
     pub records: Vec<RequestRecord>,
+    /// The same requests with every admission and routing decision, by row.
+    pub lives: Vec<RequestLife>,
     /// All gaps between tokens of completed requests, milliseconds.
     pub itl: LatencySet,
     /// Over completed requests: the most prompt tokens reused at any admission.
     pub reused_tokens_max: u64,
-}
-
-/// One request's life while it runs.
-#[derive(Clone, Debug, Default)]
-struct Life {
-    routed: bool,
-    intended: SimTime,
-    turn: u32,
-    session: usize,
-    worker: u32,
-    overlap_blocks: Option<u32>,
-    first_reused: Option<u32>,
-    max_reused: u32,
-    first: Option<SimTime>,
-    second: Option<SimTime>,
-    last: Option<SimTime>,
-    max_gap_ms: Option<f64>,
-    output_tokens: u32,
-    end: SimTime,
-    outcome: Option<Outcome>,
 }
 
 /// Replays `workload`; `progress` hears how many requests have ended.
@@ -99,7 +82,7 @@ pub fn replay(
     let router = Router::lean(config.router.clone(), block_size)?;
     let mut world = World::new(Driver::new(workload.sessions.clone(), config.arrival), router, fleet);
     let seed = Seed(config.seed).split("output");
-    let mut lives = vec![Life::default(); workload.items.len()];
+    let mut lives: Vec<Option<RequestLife>> = vec![None; workload.items.len()];
     let mut itl = LatencySet::exact();
     let (mut ended, mut told) = (0, 0);
     let mut hasher = PromptHasher::default();
@@ -118,7 +101,7 @@ pub fn replay(
     while let Some(deadline) = world.next_deadline() {
         now = deadline;
         world.tick(now, &mut request, &mut |at, event| {
-            ended += u64::from(note(&mut lives, at, event));
+            ended += u64::from(note(&mut lives, workload, at, event));
         });
         world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
         if ended > told {
@@ -127,99 +110,108 @@ pub fn replay(
         }
     }
     world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+    itl.compact();
     if world.in_flight() > 0 {
         let state = world.check().err().unwrap_or_else(|| "all invariants hold".to_owned());
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state });
     }
-    let completed = |life: &&Life| life.outcome == Some(Outcome::Completed);
-    let reused_tokens_max = lives.iter().filter(completed).map(|life| u64::from(life.max_reused)).sum();
-    let records = lives.into_iter().enumerate().filter(|(_, life)| life.routed);
-    let records = records.map(|(row, life)| life.record(row, workload)).collect();
-    Ok(ReplayResult { records, itl, reused_tokens_max })
+    let lives: Vec<RequestLife> = lives.into_iter().flatten().collect();
+    let reused_tokens_max =
+        lives.iter().filter(|life| life.completed()).map(|life| u64::from(life.max_reused_tokens())).sum();
+    let records = lives.iter().map(|life| record(life, workload)).collect();
+    Ok(ReplayResult { records, lives, itl, reused_tokens_max })
 }
 
 /// Takes in an event; true if the request ended with it.
-fn note(lives: &mut [Life], at: SimTime, event: WorldEvent) -> bool {
+fn note(lives: &mut [Option<RequestLife>], workload: &Workload, at: SimTime, event: WorldEvent) -> bool {
+    let slot = |id: RequestId| id.0 as usize;
     match event {
         WorldEvent::Routed(release, decision) => {
-            let life = &mut lives[release.id.0 as usize];
-            life.routed = true;
-            life.intended = release.intended;
-            life.turn = release.turn;
-            life.session = release.session.0 as usize;
-            life.worker = decision.worker.0;
-            life.overlap_blocks = decision.overlap_blocks;
+            let row = slot(release.id);
+            let item = &workload.items[row];
+            let (session, turn) = (release.session.0, release.turn);
+            let mut life =
+                RequestLife::new(row as u64, session, turn, release.intended, item.input_tokens, item.output_tokens);
+            life.routed(RouteStage {
+                pool: Pool::Agg,
+                worker: decision.worker.0,
+                queued: false,
+                wait: SimSpan::ZERO,
+                selected_overlap_blocks: decision.overlap_blocks,
+                best_overlap_blocks: decision.best_overlap_blocks,
+            });
+            lives[row] = Some(life);
             false
         }
         WorldEvent::Admitted { id, reused_tokens } => {
-            let life = &mut lives[id.0 as usize];
-            life.first_reused.get_or_insert(reused_tokens);
-            life.max_reused = life.max_reused.max(reused_tokens);
+            if let Some(life) = &mut lives[slot(id)] {
+                life.admitted(at, reused_tokens, Pool::Agg);
+            }
+            false
+        }
+        WorldEvent::Preempted(id) => {
+            if let Some(life) = &mut lives[slot(id)] {
+                life.preempted(at);
+            }
             false
         }
         WorldEvent::Token { id, position, finished, max_gap } => {
-            let life = &mut lives[id.0 as usize];
-            match position {
-                0 => life.first = Some(at),
-                1 => life.second = Some(at),
-                _ => {}
-            }
-            if position > 0 {
-                life.max_gap_ms = Some(max_gap.as_ms());
-            }
-            life.last = Some(at);
-            life.output_tokens = position + 1;
-            if finished {
-                life.end(at, Outcome::Completed);
+            if let Some(life) = &mut lives[slot(id)] {
+                match position {
+                    0 => life.first_token = at.into(),
+                    1 => life.second_token = at.into(),
+                    _ => {}
+                }
+                life.last_token = at.into();
+                life.longest_gap = max_gap;
+                life.output_tokens = position + 1;
+                if finished {
+                    life.ended(at, Outcome::Completed);
+                }
             }
             finished
         }
-        WorldEvent::Finished(id) => {
-            lives[id.0 as usize].end(at, Outcome::Completed);
-            true
-        }
+        WorldEvent::Finished(id) => end(lives, slot(id), at, Outcome::Completed),
         WorldEvent::Rejected(id, reason) => {
             let outcome = Outcome::Failed { kind: FailureKind::Rejected, message: reason.to_string() };
-            lives[id.0 as usize].end(at, outcome);
-            true
+            end(lives, slot(id), at, outcome)
         }
     }
 }
 
-impl Life {
-    fn end(&mut self, at: SimTime, outcome: Outcome) {
-        self.end = at;
-        self.outcome = Some(outcome);
+fn end(lives: &mut [Option<RequestLife>], row: usize, at: SimTime, outcome: Outcome) -> bool {
+    if let Some(life) = &mut lives[row] {
+        life.ended(at, outcome);
     }
+    true
+}
 
-    fn record(self, row: usize, workload: &Workload) -> RequestRecord {
-        let item = &workload.items[row];
-        let ms = |time: Option<SimTime>| time.map(SimTime::as_ms);
-        let intended_ms = self.intended.as_ms();
-        let mut record = RequestRecord {
-            row: row as u64,
-            session_id: workload.sessions[self.session].session_id.clone(),
-            turn: self.turn,
-            input_tokens: item.input_tokens,
-            requested_output_tokens: item.output_tokens,
-            output_tokens: self.output_tokens,
-            reused_tokens: self.first_reused,
-            worker: Some(format!("worker-{}", self.worker)),
-            overlap_blocks: self.overlap_blocks,
-            intended_ms,
-            sent_ms: intended_ms,
-            first_token_ms: ms(self.first),
-            second_token_ms: ms(self.second),
-            last_token_ms: ms(self.last),
-            end_ms: self.end.as_ms(),
-            max_stall_ms: self.max_gap_ms,
-            engine_ttft_ms: None,
-            engine_tpot_ms: None,
-            outcome: self.outcome.unwrap_or(Outcome::Completed),
-        };
-        // There is nothing between router and engine here: both clocks are one.
-        record.engine_ttft_ms = record.ttft_ms();
-        record.engine_tpot_ms = record.tpot_ms();
-        record
-    }
+/// The record that reports are made of.
+fn record(life: &RequestLife, workload: &Workload) -> RequestRecord {
+    let intended_ms = life.arrival.as_ms();
+    let mut record = RequestRecord {
+        row: life.row,
+        session_id: workload.sessions[life.session as usize].session_id.clone(),
+        turn: life.turn,
+        input_tokens: life.input_tokens,
+        requested_output_tokens: life.requested_output_tokens,
+        output_tokens: life.output_tokens,
+        reused_tokens: life.first_reused_tokens(),
+        worker: life.worker.map(|worker| format!("worker-{worker}")),
+        overlap_blocks: life.route.first().and_then(|stage| stage.selected_overlap_blocks),
+        intended_ms,
+        sent_ms: intended_ms,
+        first_token_ms: life.first_token.as_ms(),
+        second_token_ms: life.second_token.as_ms(),
+        last_token_ms: life.last_token.as_ms(),
+        end_ms: life.end.as_ms(),
+        max_stall_ms: life.max_gap().map(SimSpan::as_ms),
+        engine_ttft_ms: None,
+        engine_tpot_ms: None,
+        outcome: life.outcome.clone().unwrap_or(Outcome::Completed),
+    };
+    // There is nothing between router and engine here: both clocks are one.
+    record.engine_ttft_ms = record.ttft_ms();
+    record.engine_tpot_ms = record.tpot_ms();
+    record
 }

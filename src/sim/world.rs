@@ -23,6 +23,8 @@ pub enum WorldEvent {
         /// Tokens from the cache.
         reused_tokens: u32,
     },
+    /// It was thrown out of the batch and waits for another admission.
+    Preempted(RequestId),
     /// It got a token.
     Token {
         /// Which.
@@ -130,6 +132,7 @@ impl World {
                         self.end(at, id);
                     }
                 }
+                EngineOutput::Preempted { id } => tell(at, WorldEvent::Preempted(id)),
                 EngineOutput::Finished { id, .. } => {
                     tell(at, WorldEvent::Finished(id));
                     self.end(at, id);
@@ -140,7 +143,6 @@ impl World {
                 }
                 EngineOutput::StepEnded { .. }
                 | EngineOutput::Flushed { .. }
-                | EngineOutput::Preempted { .. }
                 | EngineOutput::SourceHeld { .. }
                 | EngineOutput::SourceReleased { .. }
                 | EngineOutput::DestinationReserved { .. }
