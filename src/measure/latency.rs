@@ -122,7 +122,8 @@ impl LatencySet {
         if sample_ms < -1.0 / NANOS_PER_MS {
             self.negative_samples += count;
         }
-        let sample_ms = sample_ms.max(0.0);
+        // The sum turns a negative zero, whose bits would sort last, into zero.
+        let sample_ms = sample_ms.max(0.0) + 0.0;
         match &mut self.samples {
             Samples::Exact(runs) => push_run(runs, sample_ms, count),
             Samples::Histogram { buckets, moments } => {
