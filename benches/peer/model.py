@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A plain model of the rules in FACTS.md (round robin only), checked against every case: model.py [NAME...]
+"""A plain model of the rules in docs/reference-rules.md (round robin only), checked against every golden run: model.py [NAME...]
 It is here to test the rules, not to be fast or pretty."""
-import collections, heapq, json, os, sys
+import collections, gzip, heapq, json, pathlib, sys
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
 INF = 10**18
 
 class Pool:
@@ -378,10 +379,10 @@ def got(log, case, i):
     return [x.get(k) for k in ks]+[[(float(a),b,names[c]) for a,b,c in log.adm[i]]]+([x.get("rank")] if case.get("dp_size",1)>1 and x.get("rank") is not None else [])
 def main():
     ok=bad=0; names=sys.argv[1:]
-    for n in sorted(os.listdir("cases")):
-        case=json.load(open(f"cases/{n}/case.json"))
+    for line in gzip.open(GOLDEN / "extra-cases.jsonl.gz", "rt"):
+        entry=json.loads(line); n=entry["name"]; case=entry["case"]
         if case["router_mode"]!="round_robin" or (names and n not in names): continue
-        rows=[json.loads(l) for l in open(f"cases/{n}/trace.jsonl")]; e=json.load(open(f"cases/{n}/expected.json"))["requests"]
+        rows=entry["trace"]; e=entry["expected"]["requests"]
         try: log=simulate(case,rows)
         except Exception as ex: bad+=1; print("ERROR",n,repr(ex)[:100]); continue
         exp=[]
@@ -399,9 +400,9 @@ def main():
                 if not same(a,b): print("   ",i,"model",a,"\n       ref  ",b); break
     print("cases",ok,bad)
     if names: return
-    for f in ("random-extra.jsonl","/work/shared/oracle/random-cases.jsonl"):
+    for f in ("random-extra.jsonl","random-cases.jsonl"):
         ok=bad=0
-        for l in open(f):
+        for l in open(GOLDEN / f):
             c=json.loads(l); case,rows=c["case"],c["trace"]
             try: log=simulate(case,rows)
             except Exception as ex: bad+=1; print("ERROR",c["name"],repr(ex)[:100]); continue
