@@ -30,6 +30,12 @@ impl Seed {
         Pcg64Mcg::seed_from_u64(self.0)
     }
 
+    /// A number from 0 to 1, without 1, that belongs to `position`: a pure function of seed and position.
+    pub fn unit_at(self, position: u32) -> f64 {
+        let hash = xxh3_64_with_seed(&position.to_le_bytes(), self.0);
+        (hash >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// The token that a request emits at `position` (0 is the first output token): a pure function of seed and position.
     pub fn token_at(self, position: u32, vocab_tokens: u32) -> u32 {
         let hash = xxh3_64_with_seed(&position.to_le_bytes(), self.0);

@@ -107,7 +107,8 @@ impl ReplaySettings {
         let engine = engine.resolve().map_err(Failure::usage)?;
         let router = routing.resolve()?;
         let arrival = self.arrival.resolve(router.seed)?;
-        Ok(ReplayConfig { engines: vec![engine; num_workers as usize], seed: router.seed, router, arrival })
+        let seed = router.seed;
+        Ok(ReplayConfig::aggregated(vec![engine; num_workers as usize], router, arrival, seed))
     }
 
     fn replay(&self, config: &ReplayConfig, workload: &Workload) -> Result<(), Failure> {
@@ -159,8 +160,10 @@ impl ReplaySettings {
 /// How much of the prompts a perfect router could reuse: with one cache that never forgets, and with one of the whole
 /// fleet's size that evicts what is needed last.
 fn reference_lines(config: &ReplayConfig, workload: &Workload) -> String {
-    let block_size = config.engines.first().map_or(1, |engine| engine.block_size);
-    let capacity_blocks = config.engines.iter().map(|engine| u64::from(engine.num_gpu_blocks)).sum();
+    let caches = config.fleet.prefill_workers();
+    let block_size = caches.first().map_or(1, |engine| engine.block_size);
+    let capacity_blocks =
+        caches.iter().map(|engine| u64::from(engine.num_gpu_blocks) * u64::from(engine.dp_size)).sum();
     let bounds = reuse_bounds(workload.items.iter().map(|item| &item.prompt), block_size, capacity_blocks);
     format!(
         "reuse ratio at best: {:.4} with one infinite cache, {:.4} with one of {capacity_blocks} blocks and Belady eviction\n",

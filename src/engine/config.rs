@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::engine::speculation::AcceptRates;
 use crate::engine::timing::TimingModel;
+use crate::time::SimSpan;
 
 /// Whom a full cache throws out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,28 @@ pub enum WorkerType {
     Decode,
 }
 
+impl WorkerType {
+    /// The key that says how many workers of this type there are.
+    pub fn count_key(self) -> &'static str {
+        match self {
+            WorkerType::Aggregated => "num_workers",
+            WorkerType::Prefill => "num_prefill_workers",
+            WorkerType::Decode => "num_decode_workers",
+        }
+    }
+}
+
+/// Which of a prompt's blocks a hand-off copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvTransferTimingMode {
+    /// The whole prompt's, whatever the destination has.
+    #[default]
+    FullPrompt,
+    /// Those that the destination had to set aside, as its cache did not hold them.
+    DestinationMissing,
+}
+
 /// The configuration of one engine. Keys are those of the flags, with underscores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -70,6 +94,26 @@ pub struct EngineConfig {
     pub decode_speedup_ratio: f64,
     /// How long steps take.
     pub timing_model: TimingModel,
+    /// Attention data-parallel ranks of the worker, at least 1: each has its own queue and pool of this size, and all end
+    /// their steps together.
+    pub dp_size: u32,
+    /// With several ranks: a rank that decodes begins prompts only in every so-many-th step, at least 1.
+    pub prefill_schedule_interval: u32,
+    /// Tokens that a step guesses beyond the next one (MTP), 1 to 5. `None`: none.
+    pub aic_nextn: Option<u32>,
+    /// Probability, 0 to 1, that the first, the second, … guessed token is right if those before it are; what is missing is
+    /// 0. As a list, or as a text with commas.
+    pub aic_nextn_accept_rates: AcceptRates,
+    /// Which guesses are right follows from it, from the request and from the token's position.
+    pub aic_mtp_seed: u64,
+    /// KV of one token in bytes, for the time of hand-offs.
+    pub kv_transfer_bytes_per_token: Option<u64>,
+    /// Speed of hand-offs, gigabytes (10⁹) a second; without it, and at 0, they take no time.
+    pub kv_transfer_bandwidth: Option<f64>,
+    /// Which of a prompt's blocks a hand-off copies.
+    pub kv_transfer_timing_mode: KvTransferTimingMode,
+    /// A decode worker computes a preempted sequence's prompt again at no prefill time, as the reference does.
+    pub free_decode_recompute: bool,
     /// Put the token ids into stored events, which foreign routers need.
     pub emit_kv_token_ids: bool,
 }
@@ -90,6 +134,15 @@ impl Default for EngineConfig {
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
             timing_model: TimingModel::Polynomial,
+            dp_size: 1,
+            prefill_schedule_interval: 1,
+            aic_nextn: None,
+            aic_nextn_accept_rates: AcceptRates::default(),
+            aic_mtp_seed: 42,
+            kv_transfer_bytes_per_token: None,
+            kv_transfer_bandwidth: None,
+            kv_transfer_timing_mode: KvTransferTimingMode::FullPrompt,
+            free_decode_recompute: false,
             emit_kv_token_ids: false,
         }
     }
@@ -120,14 +173,40 @@ impl EngineConfig {
         ] {
             require(value != Some(0), key, 0, at_least_one)?;
         }
+        require(self.dp_size >= 1, "dp_size", self.dp_size, at_least_one)?;
+        let interval = self.prefill_schedule_interval;
+        require(interval >= 1, "prefill_schedule_interval", interval, at_least_one)?;
+        let nextn = self.aic_nextn.unwrap_or(1);
+        require((1..=5).contains(&nextn), "aic_nextn", nextn, "a whole number from 1 to 5")?;
+        self.aic_nextn_accept_rates.check()?;
+        require(self.kv_transfer_bytes_per_token != Some(0), "kv_transfer_bytes_per_token", 0, at_least_one)?;
+        let bandwidth = self.kv_transfer_bandwidth.unwrap_or(0.0);
+        let at_least_zero = "a finite number of at least 0";
+        require(bandwidth.is_finite() && bandwidth >= 0.0, "kv_transfer_bandwidth", bandwidth, at_least_zero)?;
         for (key, ratio) in [("speedup_ratio", self.speedup_ratio), ("decode_speedup_ratio", self.decode_speedup_ratio)]
         {
             require(ratio.is_finite() && ratio > 0.0, key, ratio, "a finite number above 0")?;
         }
         self.timing_model.check()
     }
+
+    /// How long it takes to hand over a prompt of which `fresh_blocks` blocks were not at the destination: tokens × bytes
+    /// a token / bandwidth. The sending worker's configuration counts. No speedup divides it, as in the reference.
+    pub fn kv_transfer_time(&self, prompt_tokens: u32, fresh_blocks: u32) -> SimSpan {
+        let (Some(bytes), Some(gigabytes)) = (self.kv_transfer_bytes_per_token, self.kv_transfer_bandwidth) else {
+            return SimSpan::ZERO;
+        };
+        if gigabytes <= 0.0 {
+            return SimSpan::ZERO;
+        }
+        let tokens = match self.kv_transfer_timing_mode {
+            KvTransferTimingMode::FullPrompt => u64::from(prompt_tokens),
+            KvTransferTimingMode::DestinationMissing => u64::from(fresh_blocks) * u64::from(self.block_size),
+        };
+        SimSpan::from_ms(tokens as f64 * bytes as f64 / (gigabytes * 1e9) * 1000.0)
+    }
 }
 
-fn require(holds: bool, key: &'static str, value: impl ToString, expected: &'static str) -> Result<(), ConfigError> {
+pub(crate) fn require(holds: bool, key: &'static str, value: impl ToString, expected: &'static str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError { key, value: value.to_string(), expected }) }
 }

@@ -16,7 +16,7 @@ use crate::engine::config::{ConfigError, EngineConfig, SchedulingPolicy};
 use crate::engine::events::{KvEvent, KvEventData};
 use crate::engine::handoff::Handoffs;
 use crate::engine::messages::{EngineInput, EngineOutput, EngineRequest, Timed};
-use crate::engine::schedule::StepPlan;
+use crate::engine::schedule::{Emitted, StepPlan};
 use crate::engine::sequence::Sequence;
 use crate::engine::stats::EngineStats;
 use crate::engine::timing::{DecodeBatch, StepTime};
@@ -58,6 +58,24 @@ pub(crate) struct RunningStep {
     pub outputs: Vec<EngineOutput>,
     pub prefill_tokens: u32,
     pub decode_sequences: u32,
+    pub kind: StepKind,
+}
+
+/// What a step is to the engine that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepKind {
+    /// Work, or at least an effect.
+    Working,
+    /// The engine waits for others behind the same barrier.
+    Idle,
+    /// Nothing could be done but to make room for a destination.
+    Reserving,
+}
+
+impl RunningStep {
+    fn without_work(started: SimTime, ends: SimTime, outputs: Vec<EngineOutput>, kind: StepKind) -> Self {
+        RunningStep { started, ends, outputs, prefill_tokens: 0, decode_sequences: 0, kind }
+    }
 }
 
 /// One engine.
@@ -81,6 +99,8 @@ pub struct Engine {
     pub(crate) gaps: Vec<TokenGap>,
     /// The moment at which an idle engine got something to do.
     pub(crate) wake: Option<SimTime>,
+    /// The last step that could begin prompts left requests waiting.
+    pub(crate) left_waiting: bool,
     next_event_id: u64,
     arrivals: u64,
     pub(crate) totals: EngineStats,
@@ -112,6 +132,7 @@ impl Engine {
             step_number: 0,
             gaps: Vec::new(),
             wake: None,
+            left_waiting: false,
             next_event_id: 0,
             arrivals: 0,
             totals: EngineStats::default(),
@@ -141,9 +162,9 @@ impl Engine {
                 }
                 out.push((now, EngineOutput::Flushed { done }));
             }
-            EngineInput::ReleaseSource(id) => self.release_source(now, id, out),
-            EngineInput::Reserve(request) => self.reserve_destination(now, request, out),
-            EngineInput::Activate(id) => self.activate_destination(now, id, out),
+            EngineInput::ReleaseSource(_) | EngineInput::Reserve(_) | EngineInput::Activate(_) => {
+                self.command(now, input, out);
+            }
         }
     }
 
@@ -202,7 +223,13 @@ impl Engine {
         self.forget(slot);
         self.totals.cancelled_total += 1;
         self.silence(id);
-        self.retry_destinations(now, out);
+        self.handoffs.capacity_changed();
+        if self.step.is_none() {
+            self.try_reserve(now, out);
+            if !self.waiting.is_empty() {
+                self.wake_at(now);
+            }
+        }
     }
 
     fn silence(&mut self, cancelled: RequestId) {
@@ -236,14 +263,19 @@ impl Engine {
         self.finish_coast();
         let at = step.ends;
         out.extend(step.outputs.into_iter().map(|output| (at, output)));
-        self.apply_commands(at, out);
-        let ended = EngineOutput::StepEnded {
-            stats: self.stats(),
-            prefill_tokens: step.prefill_tokens,
-            decode_sequences: step.decode_sequences,
-            started: step.started,
-        };
-        out.push((at, ended));
+        if step.kind != StepKind::Reserving {
+            self.try_reserve(at, out);
+        }
+        self.follow_commands(at, out);
+        if step.kind == StepKind::Working {
+            let ended = EngineOutput::StepEnded {
+                stats: self.stats(),
+                prefill_tokens: step.prefill_tokens,
+                decode_sequences: step.decode_sequences,
+                started: step.started,
+            };
+            out.push((at, ended));
+        }
         if !(self.running.is_empty() && self.waiting.is_empty()) {
             self.wake = Some(at);
         }
@@ -251,26 +283,64 @@ impl Engine {
 
     /// Starts a step at `now`, unless one is running or nothing waits.
     pub fn start_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
-        if let Some(span) = self.prepare_step(now, out) {
-            self.commit_step(now, now + span, true);
+        if !self.wants_step(now) {
+            return;
+        }
+        match self.prepare_step(now, false, out) {
+            Some(span) => self.commit_step(now, now + span, true),
+            None => {
+                self.start_reserving_step(now);
+            }
         }
     }
 
-    /// Decides and prices a step that starts at `now`; `None` if there is nothing to do or a step is running.
+    /// True if the engine is idle and has something to look at.
+    pub(crate) fn wants_step(&self, now: SimTime) -> bool {
+        self.step.is_none() && self.wake.is_some_and(|wake| wake <= now)
+    }
+
+    /// Decides and prices the step that an engine [wants](Self::wants_step); `None` if there is nothing to do.
     ///
     /// [`commit_step`](Self::commit_step) has to follow: engines that share a barrier do so with the end of the slowest.
-    pub(crate) fn prepare_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) -> Option<SimSpan> {
-        if self.step.is_some() || self.wake.is_none_or(|wake| wake > now) {
-            return None;
-        }
+    /// `may_defer`: see [`plan_step`](Self::plan_step).
+    pub(crate) fn prepare_step(
+        &mut self,
+        now: SimTime,
+        may_defer: bool,
+        out: &mut Vec<Timed<EngineOutput>>,
+    ) -> Option<SimSpan> {
         self.wake = None;
-        self.plan_step(now, out);
+        self.plan_step(now, may_defer, out);
         if self.plan.is_empty() {
             return None;
         }
         let time = self.time(self.plan.decode);
         self.totals.clamped_steps_total += u64::from(time.clamped);
         Some(time.span)
+    }
+
+    /// Nothing can be computed, but the look at it is a chance for a destination that waits for room: if there is room, a
+    /// step begins that ends at once. False if there is none.
+    pub(crate) fn start_reserving_step(&mut self, now: SimTime) -> bool {
+        let mut told = Vec::new();
+        self.try_reserve(now, &mut told);
+        let reserved = !told.is_empty();
+        if reserved {
+            let outputs = told.into_iter().map(|(_, output)| output).collect();
+            self.step = Some(RunningStep::without_work(now, now, outputs, StepKind::Reserving));
+        }
+        reserved
+    }
+
+    /// Waits for engines behind the same barrier until `ends`.
+    pub(crate) fn idle_until(&mut self, now: SimTime, ends: SimTime) {
+        self.wake = None;
+        self.step = Some(RunningStep::without_work(now, ends, Vec::new(), StepKind::Idle));
+    }
+
+    /// True if nothing is left of any request.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sequences.is_empty()
     }
 
     /// How long a step takes with the plan's prefill work and this decode work.
@@ -293,20 +363,22 @@ impl Engine {
         outputs.append(&mut self.plan.outputs);
         let (prefill_tokens, decode_sequences) = (self.plan.prefill_tokens, self.plan.decode.sequences);
         let ends = if may_coast { self.plan_coast(ends) } else { ends };
-        self.step = Some(RunningStep { started: now, ends, outputs, prefill_tokens, decode_sequences });
+        let kind = StepKind::Working;
+        self.step = Some(RunningStep { started: now, ends, outputs, prefill_tokens, decode_sequences, kind });
     }
 
     /// Writes down how long each token of the step had to be waited for, and drops the sequences that ended.
     fn note_gaps(&mut self, now: SimTime, ends: SimTime) {
         let span = ends.since(now);
-        let mut usual = 0;
+        let (mut usual, mut at_once) = (0, 0);
         for at in 0..self.plan.emitted.len() {
-            let (slot, before) = self.plan.emitted[at];
+            let Emitted { slot, step_before, tokens } = self.plan.emitted[at];
+            at_once += tokens - 1;
             let sequence = &mut self.sequences[slot];
-            if before == 0 {
+            if step_before == 0 {
                 continue;
             }
-            let gap = if before + 1 == self.step_number { span } else { ends.since(sequence.last_token_at) };
+            let gap = if step_before + 1 == self.step_number { span } else { ends.since(sequence.last_token_at) };
             sequence.max_gap = sequence.max_gap.max(gap);
             if gap == span {
                 usual += 1;
@@ -314,8 +386,10 @@ impl Engine {
                 self.gaps.push(TokenGap { gap, tokens: 1 });
             }
         }
-        if usual > 0 {
-            self.gaps.push(TokenGap { gap: span, tokens: usual });
+        for (gap, tokens) in [(span, usual), (SimSpan::ZERO, at_once)] {
+            if tokens > 0 {
+                self.gaps.push(TokenGap { gap, tokens });
+            }
         }
         for output in &mut self.plan.outputs {
             if let EngineOutput::Token { id, max_gap, .. } = output
@@ -375,7 +449,8 @@ impl Engine {
         if known != self.sequences.len() {
             return Err(format!("{known} sequences in the queues, {} known", self.sequences.len()));
         }
-        if queued > 0 && self.next_deadline().is_none() {
+        // On a decode worker a preempted sequence may have to wait for what happens elsewhere.
+        if queued > 0 && self.next_deadline().is_none() && self.handoffs.waiting() == 0 {
             return Err(format!("{queued} sequences and no wake-up"));
         }
         Ok(())

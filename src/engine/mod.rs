@@ -11,6 +11,7 @@
 pub mod blocks;
 mod coast;
 pub mod config;
+mod emit;
 pub mod events;
 pub mod fleet;
 mod handoff;
@@ -21,15 +22,17 @@ mod pool_check;
 pub mod prompt;
 mod schedule;
 pub mod sequence;
+mod speculation;
 pub mod stats;
 pub mod timing;
 
-pub use config::{ConfigError, EngineConfig, PreemptionMode, SchedulingPolicy, WorkerType};
+pub use config::{ConfigError, EngineConfig, KvTransferTimingMode, PreemptionMode, SchedulingPolicy, WorkerType};
 pub use events::{KvEvent, KvEventData, StoredBlock, StoredBlocks};
-pub use fleet::{Fleet, FleetInput, FleetOutput};
+pub use fleet::{Fleet, FleetInput, FleetOutput, targets};
 pub use machine::{Engine, EngineDetail, TokenGap};
 pub use messages::{EngineInput, EngineOutput, EngineRequest, RejectReason};
 pub use prompt::Prompt;
+pub use speculation::AcceptRates;
 pub use stats::EngineStats;
 pub use timing::TimingModel;
 

@@ -23,19 +23,32 @@ pub(crate) struct StepPlan {
     pub computed_tokens: u32,
     pub events: Vec<KvEventData>,
     pub outputs: Vec<EngineOutput>,
-    /// Sequences that get a token, and the number of the step that made their token before; 0: none did.
-    pub emitted: Vec<(usize, u64)>,
+    /// Sequences that get tokens.
+    pub emitted: Vec<Emitted>,
     /// Sequences that ended; they are dropped when the step is priced.
     pub ended: Vec<usize>,
     /// Sequences that leave the batch.
-    left: Vec<usize>,
+    pub left: Vec<usize>,
     /// The batch only decodes, every sequence got its token, nothing else happened: the next step may be the same.
     pub steady: bool,
+    /// The step begins no prompt and goes on with none ([`EngineConfig::prefill_schedule_interval`]).
+    ///
+    /// [`EngineConfig::prefill_schedule_interval`]: crate::engine::EngineConfig::prefill_schedule_interval
+    defers_prefill: bool,
     budget: u32,
     /// What each sequence got, by slot, to undo it if the sequence is preempted later in the same step.
     granted: Vec<(usize, ScheduledWork)>,
     preempted_any: bool,
     admitted_any: bool,
+}
+
+/// What a sequence gets in a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Emitted {
+    pub slot: usize,
+    /// Number of the step that made the token before; 0: none did.
+    pub step_before: u64,
+    pub tokens: u32,
 }
 
 impl StepPlan {
@@ -49,13 +62,14 @@ impl StepPlan {
         self.ended.clear();
         self.left.clear();
         self.granted.clear();
-        (self.steady, self.preempted_any, self.admitted_any) = (false, false, false);
+        (self.steady, self.preempted_any, self.admitted_any, self.defers_prefill) = (false, false, false, false);
         self.budget = budget;
     }
 
-    /// True if the step neither computes nor says anything.
+    /// True if the step has no effect whatever.
     pub fn is_empty(&self) -> bool {
-        self.computed_tokens == 0 && self.outputs.is_empty() && self.events.is_empty() && self.emitted.is_empty()
+        let moved = self.preempted_any || self.admitted_any || self.computed_tokens > 0;
+        !moved && self.outputs.is_empty() && self.events.is_empty() && self.emitted.is_empty()
     }
 }
 
@@ -69,29 +83,40 @@ enum Grant {
 
 impl Engine {
     /// Decides a step that starts at `now`; admissions are said at once, everything else when the step ends.
-    pub(crate) fn plan_step(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
+    /// `may_defer`: the step is one of those in which ranks that decode begin no prompt.
+    pub(crate) fn plan_step(&mut self, now: SimTime, may_defer: bool, out: &mut Vec<Timed<EngineOutput>>) {
         self.plan.begin(self.config.max_num_batched_tokens.unwrap_or(u32::MAX));
+        let decodes = |slot: &usize| self.sequences[*slot].is_prefilled();
+        self.plan.defers_prefill = may_defer && !self.left_waiting && self.running.iter().any(decodes);
         self.schedule_running(now, out);
         if !self.plan.preempted_any {
             self.admit_waiting(now, out);
+            if !self.plan.defers_prefill {
+                self.left_waiting = !self.waiting.is_empty();
+            }
         }
+        let prefill_is_free = self.config.free_decode_recompute && self.config.worker_type == WorkerType::Decode;
         let plan = &mut self.plan;
         for (_, work) in &plan.granted {
             plan.computed_tokens += work.tokens;
-            if work.prompt_tokens > 0 {
-                plan.prefill_tokens += work.prompt_tokens;
+            plan.prefill_tokens += work.prompt_tokens;
+            if work.prompt_tokens > 0 && !prefill_is_free {
                 plan.prefill.add_chunk(work.prompt_before, work.prompt_tokens);
             }
             // Of output tokens the last is the decode step's own; those before it are computed again after a preemption.
             let recomputed = (work.tokens - work.prompt_tokens).saturating_sub(1);
-            if recomputed > 0 {
+            if recomputed > 0 && !prefill_is_free {
                 plan.prefill.add_recomputed(work.prompt_before + work.prompt_tokens, recomputed);
             }
         }
-        self.emit_tokens(now);
+        match self.config.aic_nextn {
+            None => self.emit_tokens(now),
+            Some(_) => self.emit_bursts(now, out),
+        }
         let plan = &mut self.plan;
         let quiet = !plan.preempted_any && !plan.admitted_any && plan.events.is_empty() && plan.outputs.is_empty();
         plan.steady = quiet
+            && self.config.aic_nextn.is_none()
             && plan.prefill_tokens == 0
             && plan.decode.sequences as usize == self.running.len()
             && plan.computed_tokens == plan.decode.sequences;
@@ -101,6 +126,10 @@ impl Engine {
         let mut index = 0;
         while index < self.running.len() && self.plan.budget > 0 {
             let slot = self.running[index];
+            if self.plan.defers_prefill && !self.sequences[slot].is_prefilled() {
+                index += 1;
+                continue;
+            }
             match self.grant(slot, 0, now, out) {
                 Grant::Scheduled => {
                     // As in the reference: a victim before it in the batch (FIFO only) has moved the batch forward, so
@@ -115,14 +144,24 @@ impl Engine {
 
     fn admit_waiting(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
         let max_num_seqs = self.config.max_num_seqs.unwrap_or(u32::MAX) as usize;
+        // While a destination waits for room only those may overtake it whose blocks are here already.
+        let destination_waits = self.handoffs.waits_for_room();
         while self.running.len() < max_num_seqs {
-            let Some(slot) = self.waiting.front().copied() else { return };
-            if self.sequences[slot].prefilled {
-                // Its prompt came from another worker and is here: nothing to compute, nothing to take from the budget.
+            let Some(mut slot) = self.waiting.front().copied() else { return };
+            if destination_waits {
+                let arrived = self.waiting.iter().copied().find(|slot| self.sequences[*slot].is_prefilled());
+                slot = arrived.unwrap_or(slot);
+            }
+            if self.sequences[slot].is_prefilled() {
+                // Its prompt came from another worker: nothing to compute, nothing to take from the budget.
+                self.plan.granted.push((slot, ScheduledWork::default()));
                 self.admit(slot, 0, now, out);
+                if self.plan.budget == 0 {
+                    return;
+                }
                 continue;
             }
-            if self.handoffs.pending() > 0 && self.sequences[slot].preemptions == 0 {
+            if destination_waits {
                 return;
             }
             if let Some(reason) = self.reject_reason(slot) {
@@ -132,21 +171,30 @@ impl Engine {
                 self.totals.rejected_total += 1;
                 continue;
             }
-            let hit = self.pool.match_prefix(self.sequences[slot].reusable_blocks(&self.config));
-            let needed = self.sequences[slot].known_tokens().div_ceil(self.config.block_size) - hit.active_blocks;
+            let hit = self.sequences[slot].cached_prefix(&self.pool, &self.config);
+            let known_tokens = self.sequences[slot].known_tokens();
+            let needed = known_tokens.div_ceil(self.config.block_size) - hit.active_blocks;
             if needed > self.pool.capacity() - self.pool.active() {
+                return;
+            }
+            let reused_tokens = hit.blocks * self.config.block_size;
+            if self.plan.defers_prefill && known_tokens - reused_tokens > 1 {
                 return;
             }
             if !matches!(self.grant(slot, hit.blocks, now, out), Grant::Scheduled) {
                 return;
             }
-            self.admit(slot, hit.blocks * self.config.block_size, now, out);
+            self.admit(slot, reused_tokens, now, out);
         }
     }
 
-    /// Moves the head of the waiting queue into the running batch.
+    /// Moves a sequence from the waiting queue into the running batch.
     fn admit(&mut self, slot: usize, reused_tokens: u32, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
-        self.waiting.pop_front();
+        if self.waiting.front() == Some(&slot) {
+            self.waiting.pop_front();
+        } else {
+            self.waiting.retain(|waiting| *waiting != slot);
+        }
         self.running.push(slot);
         self.plan.admitted_any = true;
         let sequence = &mut self.sequences[slot];
@@ -200,11 +248,7 @@ impl Engine {
             let sequence = &self.sequences[slot];
             let fresh = target.div_ceil(block_size) - sequence.held.blocks() - hit_blocks;
             if (fresh > 0 || hit_blocks > 0) && !self.take_blocks(slot, hit_blocks, fresh) {
-                let victim = match self.config.preemption_mode {
-                    PreemptionMode::Lifo => self.running.last(),
-                    PreemptionMode::Fifo => self.running.first(),
-                };
-                let Some(victim) = victim.copied() else { return Grant::Blocked };
+                let Some(victim) = self.victim() else { return Grant::Blocked };
                 self.preempt(victim, now, out);
                 if victim == slot {
                     return Grant::Preempted;
@@ -232,7 +276,7 @@ impl Engine {
         let mut removed = Vec::new();
         let sequence = &mut self.sequences[slot];
         let mut held = std::mem::take(&mut sequence.held);
-        let hits = if hit_blocks > 0 { sequence.reusable_blocks(&self.config) } else { Default::default() };
+        let hits = sequence.leading_blocks(hit_blocks);
         let reserved = self.pool.reserve(hits, hit_blocks, fresh, &mut held, &mut removed);
         self.sequences[slot].held = held;
         if !removed.is_empty() {
@@ -241,9 +285,18 @@ impl Engine {
         reserved
     }
 
+    /// Whom the next preemption throws out.
+    pub(crate) fn victim(&self) -> Option<usize> {
+        match self.config.preemption_mode {
+            PreemptionMode::Lifo => self.running.last().copied(),
+            PreemptionMode::Fifo => self.running.first().copied(),
+        }
+    }
+
     /// Throws a running sequence out: its blocks are released, its tokens kept, and it is first in the queue again.
-    fn preempt(&mut self, slot: usize, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
+    pub(crate) fn preempt(&mut self, slot: usize, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
         self.plan.preempted_any = true;
+        self.handoffs.capacity_changed();
         if let Some(at) = self.plan.granted.iter().position(|(granted, _)| *granted == slot) {
             let (_, work) = self.plan.granted.remove(at);
             self.plan.budget += work.tokens;
@@ -252,7 +305,6 @@ impl Engine {
         self.remember_last_token(slot, now);
         let sequence = &mut self.sequences[slot];
         sequence.drop_blocks(&mut self.pool);
-        sequence.prefilled = false;
         sequence.preemptions += 1;
         out.push((now, EngineOutput::Preempted { id: sequence.id }));
         self.waiting.push_front(slot);
@@ -260,67 +312,10 @@ impl Engine {
     }
 
     /// A sequence that had a token in the step before and gets none in this one: its last token came at `now`.
-    fn remember_last_token(&mut self, slot: usize, now: SimTime) {
+    pub(crate) fn remember_last_token(&mut self, slot: usize, now: SimTime) {
         let sequence = &mut self.sequences[slot];
         if sequence.last_token_step > 0 && sequence.last_token_step == self.step_number {
             sequence.last_token_at = now;
-        }
-    }
-
-    /// Makes the step's tokens: one for every sequence whose known tokens are all computed.
-    fn emit_tokens(&mut self, now: SimTime) {
-        let this_step = self.step_number + 1;
-        for index in 0..self.running.len() {
-            let slot = self.running[index];
-            let sequence = &mut self.sequences[slot];
-            if !sequence.is_ready() {
-                self.remember_last_token(slot, now);
-                continue;
-            }
-            let reused_tokens = sequence.reused_tokens.unwrap_or(0);
-            let id = sequence.id;
-            if sequence.is_complete() {
-                self.plan.outputs.push(EngineOutput::Finished { id, reused_tokens });
-            } else if self.config.worker_type == WorkerType::Prefill {
-                self.plan.outputs.push(EngineOutput::SourceHeld { id, reused_tokens });
-                self.plan.left.push(slot);
-                self.handoffs.hold(slot);
-                continue;
-            } else {
-                if sequence.generated_tokens > 0 || sequence.prefilled {
-                    self.plan.decode.sequences += 1;
-                    self.plan.decode.context_tokens += u64::from(sequence.known_tokens());
-                }
-                let position = sequence.generated_tokens;
-                sequence.generated_tokens += 1;
-                self.plan.emitted.push((slot, sequence.last_token_step));
-                sequence.last_token_step = this_step;
-                self.totals.generated_tokens_total += 1;
-                let finished = sequence.is_complete();
-                if self.detail.every_token || position < 2 || finished {
-                    let token_id = if self.detail.every_token { sequence.output_token(position) } else { 0 };
-                    let max_gap = sequence.max_gap;
-                    self.plan.outputs.push(EngineOutput::Token {
-                        id,
-                        token_id,
-                        position,
-                        reused_tokens,
-                        finished,
-                        max_gap,
-                    });
-                }
-            }
-            if sequence.is_complete() {
-                sequence.drop_blocks(&mut self.pool);
-                self.totals.finished_total += 1;
-                self.plan.ended.push(slot);
-                self.plan.left.push(slot);
-            }
-        }
-        if !self.plan.left.is_empty() {
-            // Both lists are in the order of the batch.
-            let mut next_left = self.plan.left.iter().peekable();
-            self.running.retain(|slot| next_left.next_if_eq(&slot).is_none());
         }
     }
 }

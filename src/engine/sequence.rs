@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::blocks::{BlockPool, HeldBlocks};
+use crate::engine::blocks::{BlockPool, HeldBlocks, PrefixMatch};
 use crate::engine::config::{EngineConfig, WorkerType};
 use crate::engine::events::{KvEventData, StoredBlocks};
 use crate::engine::hash::{BlockId, Chain, SequenceBlocks, block_chain, sequence_hash, tokens_hash};
@@ -44,8 +44,6 @@ pub(crate) struct Sequence {
     /// Prompt tokens found in the cache at the first admission.
     pub reused_tokens: Option<u32>,
     pub preemptions: u32,
-    /// The prompt was computed on another worker and its blocks are here.
-    pub prefilled: bool,
     /// Number of the engine's step that made the last token; 0: none did.
     pub last_token_step: u64,
     /// When the last token came, if the step before the next token's was not the one that made it.
@@ -105,7 +103,6 @@ impl Sequence {
             held: HeldBlocks::default(),
             reused_tokens: None,
             preemptions: 0,
-            prefilled: false,
             last_token_step: 0,
             last_token_at: SimTime::ZERO,
             max_gap: SimSpan::ZERO,
@@ -137,17 +134,43 @@ impl Sequence {
         self.output_seed.token_at(position, self.vocab_tokens)
     }
 
-    /// The leading blocks that may be taken from the cache: all full ones, but at least one token is always computed if the
-    /// request wants output.
-    pub fn reusable_blocks(&mut self, config: &EngineConfig) -> SequenceBlocks<'_> {
+    /// True if the whole prompt is computed, here or elsewhere.
+    pub fn is_prefilled(&self) -> bool {
+        self.prompt_tokens > 0 && self.computed_tokens >= self.prompt_tokens
+    }
+
+    /// Output tokens that are still to be made.
+    pub fn missing_output_tokens(&self) -> u32 {
+        self.max_output_tokens - self.generated_tokens
+    }
+
+    /// The seed that its output follows from.
+    pub fn output_seed(&self) -> Seed {
+        self.output_seed
+    }
+
+    /// How many leading blocks can be taken from the cache, and how many of them are active there.
+    ///
+    /// All full blocks can; but as long as output is wanted at least one token is computed, and with guessed tokens a
+    /// block more, as in the reference. Also as there, active blocks behind that limit count for those in front of it.
+    pub fn cached_prefix(&mut self, pool: &BlockPool, config: &EngineConfig) -> PrefixMatch {
         if !config.enable_prefix_caching {
-            return SequenceBlocks::default();
+            return PrefixMatch::default();
         }
-        let known = self.known_tokens();
-        let usable = if self.max_output_tokens > 0 { known.saturating_sub(1) } else { known };
-        let blocks = (usable / config.block_size) as usize;
-        self.grow_chain(blocks, config.block_size);
-        self.blocks().first(blocks)
+        let known_blocks = self.known_tokens() / config.block_size;
+        self.grow_chain(known_blocks as usize, config.block_size);
+        let found = pool.match_prefix(self.blocks().first(known_blocks as usize));
+        let mut blocks = found.blocks;
+        if !self.is_complete() {
+            blocks = blocks.min((self.known_tokens() - 1) / config.block_size);
+            blocks = blocks.saturating_sub(u32::from(config.aic_nextn.is_some()));
+        }
+        PrefixMatch { blocks, active_blocks: found.active_blocks.min(blocks) }
+    }
+
+    /// The first `blocks` blocks, which are known.
+    pub fn leading_blocks(&self, blocks: u32) -> SequenceBlocks<'_> {
+        if blocks == 0 { SequenceBlocks::default() } else { self.blocks().first(blocks as usize) }
     }
 
     fn blocks(&self) -> SequenceBlocks<'_> {

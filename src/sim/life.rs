@@ -35,6 +35,8 @@ pub struct RouteStage {
     pub pool: Pool,
     /// The worker, by its number in the pool.
     pub worker: u32,
+    /// Its data-parallel rank.
+    pub rank: u16,
     /// True if the request was held in the router's queue first.
     pub queued: bool,
     /// How long it was held there.

@@ -2,35 +2,22 @@
 
 use thiserror::Error;
 
-use crate::engine::{ConfigError, EngineConfig, EngineDetail, EngineRequest, Fleet};
+use crate::engine::{ConfigError, EngineRequest};
 use crate::ids::RequestId;
 use crate::measure::LatencySet;
 use crate::rng::Seed;
-use crate::router::{Router, RouterConfig, RouterConfigError, RouterMode};
+use crate::router::RouterConfigError;
 use crate::session::driver::Driver;
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
-use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
-use crate::sim::life::{Pool, RequestLife, RouteStage};
-use crate::sim::world::{World, WorldEvent};
+use crate::sim::config::ReplayConfig;
+use crate::sim::life::{RequestLife, RouteStage};
+use crate::sim::world::{HandoffStage, World, WorldEvent};
 use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
 /// Engines keep so many waits between tokens before they hand them over.
 const GAPS_AT_A_TIME: usize = 4096;
-
-/// What a replay needs to know.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReplayConfig {
-    /// Every worker's engine.
-    pub engines: Vec<EngineConfig>,
-    /// How workers are chosen.
-    pub router: RouterConfig,
-    /// By what rule requests are released.
-    pub arrival: ArrivalMode,
-    /// Seed of the output tokens.
-    pub seed: u64,
-}
 
 /// Why there is no result.
 #[derive(Debug, Error)]
@@ -41,18 +28,26 @@ pub enum ReplayError {
     /// The router's configuration is out of range.
     #[error(transparent)]
     Router(#[from] RouterConfigError),
-    /// No worker.
-    #[error("`num_workers` is 0, expected a whole number of at least 1")]
-    NoWorker,
-    /// Nothing is due, but requests are under way: a fault of the simulator.
-    #[error("the replay is stuck at {at}: {in_flight} requests wait and nothing is due; {state}")]
+    /// A pool without a worker.
+    #[error("`{0}` is 0, expected a whole number of at least 1")]
+    NoWorker(&'static str),
+    /// Nothing is due, but requests are under way.
+    #[error("the replay is stuck at {at}: {in_flight} requests are under way and nothing will ever happen; {state}")]
     Stuck {
         /// When.
         at: SimTime,
         /// How many.
         in_flight: usize,
-        /// What the engines' invariants say.
+        /// Who waits for what.
         state: String,
+    },
+    /// A machine's invariant does not hold: a fault of the simulator.
+    #[error("at {at} an invariant is broken: {broken}")]
+    Broken {
+        /// When.
+        at: SimTime,
+        /// Which.
+        broken: String,
     },
 }
 
@@ -65,6 +60,10 @@ pub struct ReplayResult {
     pub lives: Vec<RequestLife>,
     /// All gaps between tokens of completed requests, milliseconds.
     pub itl: LatencySet,
+    /// Requests that had not come or not ended when the time was up.
+    pub unfinished: u64,
+    /// Steps whose batch lay outside the tables of the timing model and was priced at their edge, and steps in all.
+    pub clamped_steps: (u64, u64),
     /// Over completed requests: the most prompt tokens reused at any admission.
     pub reused_tokens_max: u64,
 }
@@ -75,12 +74,9 @@ pub fn replay(
     workload: &Workload,
     mut progress: impl FnMut(u64),
 ) -> Result<ReplayResult, ReplayError> {
-    let block_size = config.engines.first().ok_or(ReplayError::NoWorker)?.block_size;
-    let kv_events = config.router.router_mode == RouterMode::Kv;
-    let detail = EngineDetail { every_token: false, kv_events, starts_before_arrivals: false };
-    let fleet = Fleet::with_detail(&config.engines, detail)?;
-    let router = Router::lean(config.router.clone(), block_size)?;
-    let mut world = World::new(Driver::new(workload.sessions.clone(), config.arrival), router, fleet);
+    let block_size = config.fleet.block_size()?;
+    let driver = Driver::new(workload.sessions.clone(), config.arrival);
+    let mut world = World::new(config, driver, false)?;
     let seed = Seed(config.seed).split("output");
     let mut lives: Vec<Option<RequestLife>> = vec![None; workload.items.len()];
     let mut itl = LatencySet::exact();
@@ -99,10 +95,16 @@ pub fn replay(
     };
     let mut now = SimTime::ZERO;
     while let Some(deadline) = world.next_deadline() {
+        if config.max_sim_time.is_some_and(|most| deadline > most) {
+            break;
+        }
         now = deadline;
         world.tick(now, &mut request, &mut |at, event| {
             ended += u64::from(note(&mut lives, workload, at, event));
         });
+        if config.check {
+            world.check().map_err(|broken| ReplayError::Broken { at: now, broken })?;
+        }
         world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
         if ended > told {
             told = ended;
@@ -111,41 +113,61 @@ pub fn replay(
     }
     world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
     itl.compact();
-    if world.in_flight() > 0 {
-        let state = world.check().err().unwrap_or_else(|| "all invariants hold".to_owned());
-        return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state });
+    if world.in_flight() > 0 && world.next_deadline().is_none() {
+        return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: world.state() });
     }
     let lives: Vec<RequestLife> = lives.into_iter().flatten().collect();
     let reused_tokens_max =
         lives.iter().filter(|life| life.completed()).map(|life| u64::from(life.max_reused_tokens())).sum();
-    let records = lives.iter().map(|life| record(life, workload)).collect();
-    Ok(ReplayResult { records, lives, itl, reused_tokens_max })
+    let unfinished = workload.items.len() as u64 - ended;
+    let records = lives.iter().filter(|life| life.outcome.is_some()).map(|life| record(life, workload)).collect();
+    let clamped_steps = world.clamped_steps();
+    Ok(ReplayResult { records, lives, itl, unfinished, clamped_steps, reused_tokens_max })
 }
 
 /// Takes in an event; true if the request ended with it.
 fn note(lives: &mut [Option<RequestLife>], workload: &Workload, at: SimTime, event: WorldEvent) -> bool {
     let slot = |id: RequestId| id.0 as usize;
     match event {
-        WorldEvent::Routed(release, decision) => {
+        WorldEvent::Released(release) => {
             let row = slot(release.id);
             let item = &workload.items[row];
             let (session, turn) = (release.session.0, release.turn);
-            let mut life =
+            let life =
                 RequestLife::new(row as u64, session, turn, release.intended, item.input_tokens, item.output_tokens);
-            life.routed(RouteStage {
-                pool: Pool::Agg,
-                worker: decision.worker.0,
-                queued: false,
-                wait: SimSpan::ZERO,
-                selected_overlap_blocks: decision.overlap_blocks,
-                best_overlap_blocks: decision.best_overlap_blocks,
-            });
             lives[row] = Some(life);
             false
         }
-        WorldEvent::Admitted { id, reused_tokens } => {
+        WorldEvent::Routed { id, pool, worker, rank, decision } => {
             if let Some(life) = &mut lives[slot(id)] {
-                life.admitted(at, reused_tokens, Pool::Agg);
+                life.routed(RouteStage {
+                    pool,
+                    worker,
+                    rank: rank as u16,
+                    queued: false,
+                    wait: SimSpan::ZERO,
+                    selected_overlap_blocks: decision.overlap_blocks,
+                    best_overlap_blocks: decision.best_overlap_blocks,
+                });
+            }
+            false
+        }
+        WorldEvent::Handoff(id, stage) => {
+            if let Some(life) = &mut lives[slot(id)] {
+                let times = life.handoff_mut();
+                match stage {
+                    HandoffStage::SourceHeld => times.source_held = at.into(),
+                    HandoffStage::DestinationReserved => times.destination_reserved = at.into(),
+                    HandoffStage::DestinationActivated => times.destination_activated = at.into(),
+                    HandoffStage::SourceReleased => times.source_released = at.into(),
+                }
+            }
+            false
+        }
+        WorldEvent::Step { .. } | WorldEvent::Gauges { .. } => false,
+        WorldEvent::Admitted { id, pool, reused_tokens } => {
+            if let Some(life) = &mut lives[slot(id)] {
+                life.admitted(at, reused_tokens, pool);
             }
             false
         }

@@ -111,6 +111,7 @@ fn admissions<S: Serializer>(admissions: &[Admission], serializer: S) -> Result<
 struct RouteFields {
     pool: Pool,
     worker: u32,
+    dp_rank: u16,
     outcome: &'static str,
     wait_ms: f64,
     selected_overlap_blocks: Option<u32>,
@@ -121,6 +122,7 @@ fn route<S: Serializer>(route: &[RouteStage], serializer: S) -> Result<S::Ok, S:
     serializer.collect_seq(route.iter().map(|stage| RouteFields {
         pool: stage.pool,
         worker: stage.worker,
+        dp_rank: stage.rank,
         outcome: if stage.queued { "queued" } else { "immediate" },
         wait_ms: stage.wait.as_ms(),
         selected_overlap_blocks: stage.selected_overlap_blocks,

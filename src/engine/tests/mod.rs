@@ -120,7 +120,7 @@ impl Bench {
     /// Starts a step; a copy of the engine tells what is in it.
     fn start_step(&mut self, now: SimTime) {
         let mut copy = self.engine.clone();
-        copy.plan_step(now, &mut Vec::new());
+        copy.plan_step(now, false, &mut Vec::new());
         let plan = copy.plan;
         let before = self.engine.stats().steps_total;
         self.engine.start_step(now, &mut self.said);

@@ -196,7 +196,7 @@ impl Watched {
     /// A copy of the engine tells what the step that starts now would compute.
     fn check_budget(&self, now: SimTime) {
         let mut copy = self.engine.clone();
-        copy.plan_step(now, &mut Vec::new());
+        copy.plan_step(now, false, &mut Vec::new());
         let computed = copy.plan.computed_tokens;
         let budget = self.engine.config().max_num_batched_tokens.unwrap_or(u32::MAX);
         assert!(computed <= budget, "{computed} tokens at {now} in a step of {budget}");
