@@ -207,6 +207,11 @@ impl EngineConfig {
     }
 }
 
-pub(crate) fn require(holds: bool, key: &'static str, value: impl ToString, expected: &'static str) -> Result<(), ConfigError> {
+pub(crate) fn require(
+    holds: bool,
+    key: &'static str,
+    value: impl ToString,
+    expected: &'static str,
+) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError { key, value: value.to_string(), expected }) }
 }

@@ -181,8 +181,7 @@ impl Fleet {
     }
 
     fn each_due(&mut self, now: SimTime, mut act: impl FnMut(&mut Fleet, u32)) {
-        let due: Vec<u32> =
-            self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker).collect();
+        let due: Vec<u32> = self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker).collect();
         for worker in due {
             act(self, worker);
             self.list(worker);

@@ -8,6 +8,7 @@
 pub mod config;
 pub mod explain;
 pub mod life;
+pub mod lives;
 pub mod replay;
 pub mod requests_out;
 pub mod timeline;

@@ -8,11 +8,12 @@ use crate::measure::LatencySet;
 use crate::rng::Seed;
 use crate::router::RouterConfigError;
 use crate::session::driver::Driver;
-use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
+use crate::session::ledger::{Outcome, RequestRecord};
 use crate::session::workload::Workload;
 use crate::sim::config::ReplayConfig;
-use crate::sim::life::{RequestLife, RouteStage};
-use crate::sim::world::{HandoffStage, World, WorldEvent};
+use crate::sim::life::RequestLife;
+use crate::sim::lives::Lives;
+use crate::sim::world::World;
 use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
@@ -78,7 +79,7 @@ pub fn replay(
     let driver = Driver::new(workload.sessions.clone(), config.arrival);
     let mut world = World::new(config, driver, false)?;
     let seed = Seed(config.seed).split("output");
-    let mut lives: Vec<Option<RequestLife>> = vec![None; workload.items.len()];
+    let mut lives = Lives::new(workload.items.len());
     let mut itl = LatencySet::exact();
     let (mut ended, mut told) = (0, 0);
     let mut hasher = PromptHasher::default();
@@ -100,7 +101,7 @@ pub fn replay(
         }
         now = deadline;
         world.tick(now, &mut request, &mut |at, event| {
-            ended += u64::from(note(&mut lives, workload, at, event));
+            ended += u64::from(lives.note(workload, at, event));
         });
         if config.check {
             world.check().map_err(|broken| ReplayError::Broken { at: now, broken })?;
@@ -116,96 +117,13 @@ pub fn replay(
     if world.in_flight() > 0 && world.next_deadline().is_none() {
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: world.state() });
     }
-    let lives: Vec<RequestLife> = lives.into_iter().flatten().collect();
+    let lives = lives.into_vec();
     let reused_tokens_max =
         lives.iter().filter(|life| life.completed()).map(|life| u64::from(life.max_reused_tokens())).sum();
     let unfinished = workload.items.len() as u64 - ended;
     let records = lives.iter().filter(|life| life.outcome.is_some()).map(|life| record(life, workload)).collect();
     let clamped_steps = world.clamped_steps();
     Ok(ReplayResult { records, lives, itl, unfinished, clamped_steps, reused_tokens_max })
-}
-
-/// Takes in an event; true if the request ended with it.
-fn note(lives: &mut [Option<RequestLife>], workload: &Workload, at: SimTime, event: WorldEvent) -> bool {
-    let slot = |id: RequestId| id.0 as usize;
-    match event {
-        WorldEvent::Released(release) => {
-            let row = slot(release.id);
-            let item = &workload.items[row];
-            let (session, turn) = (release.session.0, release.turn);
-            let life =
-                RequestLife::new(row as u64, session, turn, release.intended, item.input_tokens, item.output_tokens);
-            lives[row] = Some(life);
-            false
-        }
-        WorldEvent::Routed { id, pool, worker, rank, decision } => {
-            if let Some(life) = &mut lives[slot(id)] {
-                life.routed(RouteStage {
-                    pool,
-                    worker,
-                    rank: rank as u16,
-                    queued: false,
-                    wait: SimSpan::ZERO,
-                    selected_overlap_blocks: decision.overlap_blocks,
-                    best_overlap_blocks: decision.best_overlap_blocks,
-                });
-            }
-            false
-        }
-        WorldEvent::Handoff(id, stage) => {
-            if let Some(life) = &mut lives[slot(id)] {
-                let times = life.handoff_mut();
-                match stage {
-                    HandoffStage::SourceHeld => times.source_held = at.into(),
-                    HandoffStage::DestinationReserved => times.destination_reserved = at.into(),
-                    HandoffStage::DestinationActivated => times.destination_activated = at.into(),
-                    HandoffStage::SourceReleased => times.source_released = at.into(),
-                }
-            }
-            false
-        }
-        WorldEvent::Step { .. } | WorldEvent::Gauges { .. } => false,
-        WorldEvent::Admitted { id, pool, reused_tokens } => {
-            if let Some(life) = &mut lives[slot(id)] {
-                life.admitted(at, reused_tokens, pool);
-            }
-            false
-        }
-        WorldEvent::Preempted(id) => {
-            if let Some(life) = &mut lives[slot(id)] {
-                life.preempted(at);
-            }
-            false
-        }
-        WorldEvent::Token { id, position, finished, max_gap } => {
-            if let Some(life) = &mut lives[slot(id)] {
-                match position {
-                    0 => life.first_token = at.into(),
-                    1 => life.second_token = at.into(),
-                    _ => {}
-                }
-                life.last_token = at.into();
-                life.longest_gap = max_gap;
-                life.output_tokens = position + 1;
-                if finished {
-                    life.ended(at, Outcome::Completed);
-                }
-            }
-            finished
-        }
-        WorldEvent::Finished(id) => end(lives, slot(id), at, Outcome::Completed),
-        WorldEvent::Rejected(id, reason) => {
-            let outcome = Outcome::Failed { kind: FailureKind::Rejected, message: reason.to_string() };
-            end(lives, slot(id), at, outcome)
-        }
-    }
-}
-
-fn end(lives: &mut [Option<RequestLife>], row: usize, at: SimTime, outcome: Outcome) -> bool {
-    if let Some(life) = &mut lives[row] {
-        life.ended(at, outcome);
-    }
-    true
 }
 
 /// The record that reports are made of.

@@ -41,7 +41,12 @@ fn kv_router_on_two_workers() {
     let case: Value = serde_json::from_str(&read("case.json")).expect("JSON");
     let expected: Value = serde_json::from_str(&read("expected.json")).expect("JSON");
     let engine: EngineConfig = serde_json::from_value(case["engine"].clone()).expect("an engine");
-    let config = ReplayConfig::aggregated(vec![engine; 2], RouterConfig { router_mode: RouterMode::Kv, ..RouterConfig::default() }, ArrivalMode::Timestamps { arrival_speedup_ratio: 1.0 }, 0);
+    let config = ReplayConfig::aggregated(
+        vec![engine; 2],
+        RouterConfig { router_mode: RouterMode::Kv, ..RouterConfig::default() },
+        ArrivalMode::Timestamps { arrival_speedup_ratio: 1.0 },
+        0,
+    );
     let options = ReadOptions { block_tokens: 4, ..ReadOptions::default() };
     let workload = Workload::from_trace(&folder.join("trace.jsonl"), &options, true).expect("a trace");
     let rows = expected["requests"].as_array().expect("requests");
@@ -86,7 +91,12 @@ fn whole_conversation_trace_round_robin() {
     let workload = Workload::from_trace(&trace, &options, false).expect("the trace");
     let engine =
         EngineConfig { max_num_batched_tokens: Some(16_384), max_num_seqs: Some(512), ..EngineConfig::default() };
-    let config = ReplayConfig::aggregated(vec![engine; 8], RouterConfig::default(), ArrivalMode::Concurrency { concurrency: 32 }, 0);
+    let config = ReplayConfig::aggregated(
+        vec![engine; 8],
+        RouterConfig::default(),
+        ArrivalMode::Concurrency { concurrency: 32 },
+        0,
+    );
     let records = run(&config, &workload).records;
     let file =
         std::fs::File::open(shared.join("oracle/per-request/conv_c32_w8_rr.per_request.csv.gz")).expect("the oracle");
@@ -122,7 +132,12 @@ fn the_same_seed_gives_the_same_bytes() {
     let workload = Workload::from_rows("generated".to_owned(), &trace, true).expect("a workload");
     for router_mode in [RouterMode::RoundRobin, RouterMode::Random, RouterMode::Kv] {
         let report = |seed| {
-            let config = ReplayConfig::aggregated(vec![EngineConfig::default(); 4], RouterConfig { router_mode, router_temperature: 0.3, seed, ..RouterConfig::default() }, ArrivalMode::Timestamps { arrival_speedup_ratio: 2.0 }, seed);
+            let config = ReplayConfig::aggregated(
+                vec![EngineConfig::default(); 4],
+                RouterConfig { router_mode, router_temperature: 0.3, seed, ..RouterConfig::default() },
+                ArrivalMode::Timestamps { arrival_speedup_ratio: 2.0 },
+                seed,
+            );
             let result = run(&config, &workload);
             Report::build(&result.records, &result.itl, &RunFacts::default()).to_json()
         };

@@ -6,11 +6,14 @@
 use std::io::Write;
 
 use mockfleet::engine::{EngineConfig, TimingModel};
+use mockfleet::router::RouterConfig;
 use mockfleet::session::plan::ArrivalMode;
 use mockfleet::session::workload::Workload;
+use mockfleet::sim::ReplayConfig;
+use mockfleet::sim::life::RequestLife;
 use mockfleet::trace::ReadOptions;
 
-use crate::golden::{Life, Scenario};
+use crate::golden::Scenario;
 
 const ONE_BY_ONE: ArrivalMode = ArrivalMode::Concurrency { concurrency: 1 };
 const TWO_AT_A_TIME: ArrivalMode = ArrivalMode::Concurrency { concurrency: 2 };
@@ -18,7 +21,7 @@ const TIMESTAMPS: ArrivalMode = ArrivalMode::Timestamps { arrival_speedup_ratio:
 const TWICE_AS_FAST: ArrivalMode = ArrivalMode::Timestamps { arrival_speedup_ratio: 2.0 };
 
 /// What becomes of each row of a trace.
-fn lives(rows: &str, mode: ArrivalMode) -> Vec<Life> {
+fn lives(rows: &str, mode: ArrivalMode) -> Vec<RequestLife> {
     let mut trace = tempfile::NamedTempFile::new().expect("a temporary file");
     trace.write_all(rows.as_bytes()).expect("a temporary file");
     let options = ReadOptions { block_tokens: 4, ..ReadOptions::default() };
@@ -30,13 +33,14 @@ fn lives(rows: &str, mode: ArrivalMode) -> Vec<Life> {
         timing_model: TimingModel::Fixed { prefill_ms: 10.0, decode_ms: 2.0 },
         ..EngineConfig::default()
     };
-    let run = Scenario { name: "sessions".to_owned(), engines: vec![engine], workload, mode }.drive();
-    assert!(run.lives.iter().all(|life| life.completed), "{:?}", run.lives);
+    let config = ReplayConfig::aggregated(vec![engine], RouterConfig::default(), mode, 0);
+    let run = Scenario { name: "sessions".to_owned(), config, workload }.drive();
+    assert!(run.lives.iter().all(RequestLife::completed), "{:?}", run.lives);
     run.lives
 }
 
 fn arrivals(rows: &str, mode: ArrivalMode) -> Vec<f64> {
-    lives(rows, mode).iter().map(|life| life.arrival_ms.expect("an arrival")).collect()
+    lives(rows, mode).iter().map(|life| life.arrival.as_ms()).collect()
 }
 
 /// Two sessions: a thinks for 50 ms, b for 10 ms.
@@ -53,14 +57,14 @@ fn a_turn_follows_the_answer_before_it() {
     let told: Vec<(f64, f64, f64)> = lives
         .iter()
         .map(|life| {
-            let arrival_ms = life.arrival_ms.expect("an arrival");
-            let ttft_ms = life.first_token_ms.expect("a first token") - arrival_ms;
-            (arrival_ms, ttft_ms, life.last_token_ms.expect("a last token") - arrival_ms)
+            let arrival_ms = life.arrival.as_ms();
+            let ttft_ms = life.first_token.as_ms().expect("a first token") - arrival_ms;
+            (arrival_ms, ttft_ms, life.last_token.as_ms().expect("a last token") - arrival_ms)
         })
         .collect();
     // Arrival, time to first token, time to last token; the second token of a's first turn waits for b's prefill.
     assert_eq!(told, [(0.0, 10.0, 22.0), (72.0, 10.0, 12.0), (5.0, 17.0, 19.0), (34.0, 10.0, 12.0)]);
-    let reused: u32 = lives.iter().map(|life| life.admissions[0].1).sum();
+    let reused: u32 = lives.iter().map(|life| life.admissions[0].reused_tokens).sum();
     let input: u32 = lives.iter().map(|life| life.input_tokens).sum();
     assert_eq!((reused, input), (16, 40), "0.4 of the input");
 }

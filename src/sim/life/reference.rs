@@ -57,7 +57,8 @@ pub(crate) fn life(row: &Value) -> RequestLife {
         let overlap = |key: &str| stage[key].as_u64().map(|blocks| blocks as u32);
         life.routed(RouteStage {
             pool: pool(&stage["pool"]),
-            worker: count(&stage["worker"]), rank: 0,
+            worker: count(&stage["worker"]),
+            rank: 0,
             queued: stage["outcome"] == "queued",
             wait: SimSpan::from_ms(stage["wait"].as_f64().expect("milliseconds")),
             selected_overlap_blocks: overlap("sel_overlap"),

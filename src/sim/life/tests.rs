@@ -10,7 +10,8 @@ fn at(ms: u64) -> SimTime {
 fn stage(pool: Pool, worker: u32) -> RouteStage {
     RouteStage {
         pool,
-        worker, rank: 0,
+        worker,
+        rank: 0,
         queued: false,
         wait: SimSpan::ZERO,
         selected_overlap_blocks: None,

@@ -123,7 +123,8 @@ fn a_request_that_dies_before_its_handoff_still_has_the_four_keys() {
     let mut life = RequestLife::new(0, 0, 0, SimTime::ZERO, 9000, 4);
     life.routed(RouteStage {
         pool: Pool::Prefill,
-        worker: 1, rank: 0,
+        worker: 1,
+        rank: 0,
         queued: true,
         wait: SimSpan(250_000),
         selected_overlap_blocks: Some(2),

@@ -189,9 +189,7 @@ impl World {
 
     /// Checks the engines' invariants and names the first that is broken. For tests and `--check`; costs O(blocks).
     pub fn check(&self) -> Result<(), String> {
-        self.pools().try_for_each(|pool| {
-            pool.fleet.check().map_err(|broken| format!("{} {broken}", pool.pool.name()))
-        })
+        self.pools().try_for_each(|pool| pool.fleet.check().map_err(|broken| format!("{} {broken}", pool.pool.name())))
     }
 
     /// Who waits for what, in one line.
