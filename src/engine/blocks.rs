@@ -31,8 +31,6 @@ pub(super) enum Kind {
     Primary,
     /// A single block whose content is cached by an older copy.
     Copy,
-    /// Content that nobody can ask for: prefix caching is off.
-    Anonymous,
     /// An unused place.
     Vacant,
 }
@@ -303,16 +301,6 @@ impl BlockPool {
         true
     }
 
-    /// With prefix caching off: full blocks get identities that nobody can ask for, so that the pool treats them as it
-    /// does others.
-    pub fn publish_anonymous(&mut self, held: &mut HeldBlocks, blocks: u32) {
-        held.private_blocks -= blocks;
-        self.private -= blocks;
-        self.in_runs += blocks;
-        let run = self.place(Run { kind: Kind::Anonymous, ..self.new_run(self.no_chain.clone(), blocks) });
-        held.runs.push(HeldRun { run, blocks });
-    }
-
     /// Gives back `blocks` private blocks, which were taken and not needed.
     pub fn return_private(&mut self, held: &mut HeldBlocks, blocks: u32) {
         held.private_blocks -= blocks;
@@ -382,7 +370,7 @@ impl BlockPool {
                         }
                     }
                 }
-                Kind::Anonymous | Kind::Vacant => {}
+                Kind::Vacant => {}
             }
             self.runs[index as usize].blocks -= taken;
             self.inactive -= taken;

@@ -27,7 +27,9 @@ impl Engine {
     pub(crate) fn plan_coast(&mut self, first_end: SimTime) -> SimTime {
         self.coast.ends.clear();
         self.coast.clamped.clear();
-        let steps = if self.plan.steady && !self.detail.every_token { self.alike_steps() } else { 0 };
+        // The end of a step is an attempt to make room for a destination, which may change things.
+        let alike = self.plan.steady && !self.detail.every_token && !self.handoffs.would_try();
+        let steps = if alike { self.alike_steps() } else { 0 };
         if steps == 0 {
             return first_end;
         }
@@ -61,14 +63,13 @@ impl Engine {
 
     /// Something arrives at `now`: the step that is under way becomes the last of the row.
     ///
-    /// What arrives at the very moment at which a step of the row ends takes part in the next one, or, where the driver
-    /// starts steps before it lets requests arrive ([`EngineDetail`](super::machine::EngineDetail)), in the one after.
-    pub(crate) fn interrupt_coast(&mut self, now: SimTime) {
+    /// What arrives at the very moment at which a step of the row ends takes part in the next one, unless that one
+    /// `has_started` before: then in the one after.
+    pub(crate) fn interrupt_coast(&mut self, now: SimTime, has_started: bool) {
         if self.coast.ends.is_empty() {
             return;
         }
-        let late = self.detail.starts_before_arrivals;
-        let under_way = self.coast.ends.partition_point(|end| if late { *end <= now } else { *end < now });
+        let under_way = self.coast.ends.partition_point(|end| if has_started { *end <= now } else { *end < now });
         self.coast.ends.truncate(under_way + 1);
         if let (Some(step), Some(end)) = (&mut self.step, self.coast.ends.last()) {
             step.ends = *end;

@@ -119,7 +119,7 @@ impl Fleet {
     }
 
     /// True if the engine is between the start and the end of a step, its own or that of another rank of its worker.
-    pub fn is_stepping(&self, worker: WorkerId) -> bool {
+    fn is_stepping(&self, worker: WorkerId) -> bool {
         self.engines.get(worker.0 as usize).is_some_and(|engine| engine.step.is_some())
     }
 
@@ -159,6 +159,21 @@ impl Fleet {
     pub fn complete_step(&mut self, worker: u32, now: SimTime, out: &mut Vec<FleetOutput>) {
         self.complete(worker, now, out);
         self.list(worker);
+    }
+
+    /// Tells if an engine is between the start and the end of a step at `now`, for those who let it wait for the end.
+    ///
+    /// An engine that takes steps together learns by this that somebody looks. If one of these steps ends at `now` and
+    /// the next one has not `started`, the engine is between steps, and what ended is pushed to `out`.
+    pub fn look_in(&mut self, worker: WorkerId, now: SimTime, started: bool, out: &mut Vec<FleetOutput>) -> bool {
+        let Some(engine) = self.engines.get_mut(worker.0 as usize) else { return false };
+        engine.interrupt_coast(now, started);
+        if !started {
+            engine.complete_step(now, &mut self.scratch);
+            self.tell(worker, out);
+        }
+        self.list(self.worker_of[worker.0 as usize]);
+        self.is_stepping(worker)
     }
 
     /// The engines of a worker, by rank.

@@ -41,6 +41,11 @@ impl Handoffs {
         !self.pending.is_empty()
     }
 
+    /// True if the next attempt to make room for a destination is not known to fail.
+    pub fn would_try(&self) -> bool {
+        !self.pending.is_empty() && self.failed_at != Some(self.capacity_changes)
+    }
+
     /// Destinations that do not decode yet.
     pub fn waiting(&self) -> usize {
         self.pending.len() + self.reserved.len()
@@ -124,10 +129,7 @@ impl Engine {
 
     /// Makes one attempt to set blocks aside for the destination that has waited longest.
     pub(crate) fn try_reserve(&mut self, now: SimTime, out: &mut Vec<Timed<EngineOutput>>) {
-        let Some(slot) = self.handoffs.pending.front().copied() else { return };
-        if self.handoffs.failed_at == Some(self.handoffs.capacity_changes) {
-            return;
-        }
+        let Some(slot) = self.handoffs.pending.front().copied().filter(|_| self.handoffs.would_try()) else { return };
         self.handoffs.failed_at = Some(self.handoffs.capacity_changes);
         if self.running.len() >= self.config.max_num_seqs.unwrap_or(u32::MAX) as usize {
             return;

@@ -12,7 +12,7 @@ use slab::Slab;
 
 use crate::engine::blocks::BlockPool;
 use crate::engine::coast::Coast;
-use crate::engine::config::{ConfigError, EngineConfig, SchedulingPolicy};
+use crate::engine::config::{ConfigError, EngineConfig, SchedulingPolicy, WorkerType};
 use crate::engine::events::{KvEvent, KvEventData};
 use crate::engine::handoff::Handoffs;
 use crate::engine::messages::{EngineInput, EngineOutput, EngineRequest, Timed};
@@ -31,13 +31,11 @@ pub struct EngineDetail {
     pub every_token: bool,
     /// Tell the cache's changes.
     pub kv_events: bool,
-    /// The driver starts the steps of a moment before it hands over what arrives then.
-    pub starts_before_arrivals: bool,
 }
 
 impl Default for EngineDetail {
     fn default() -> Self {
-        EngineDetail { every_token: true, kv_events: true, starts_before_arrivals: false }
+        EngineDetail { every_token: true, kv_events: true }
     }
 }
 
@@ -146,7 +144,7 @@ impl Engine {
 
     /// Something arrived. The caller has advanced the engine up to `now` before.
     pub fn handle(&mut self, now: SimTime, input: EngineInput, out: &mut Vec<Timed<EngineOutput>>) {
-        self.interrupt_coast(now);
+        self.interrupt_coast(now, false);
         match input {
             EngineInput::Submit(request) => self.submit(now, request),
             EngineInput::Cancel(id) => self.cancel(now, id, out),
@@ -449,8 +447,9 @@ impl Engine {
         if known != self.sequences.len() {
             return Err(format!("{known} sequences in the queues, {} known", self.sequences.len()));
         }
-        // On a decode worker a preempted sequence may have to wait for what happens elsewhere.
-        if queued > 0 && self.next_deadline().is_none() && self.handoffs.waiting() == 0 {
+        // Where blocks are handed over, a sequence may have to wait for what happens elsewhere.
+        let alone = self.config.worker_type == WorkerType::Aggregated;
+        if alone && queued > 0 && self.next_deadline().is_none() {
             return Err(format!("{queued} sequences and no wake-up"));
         }
         Ok(())

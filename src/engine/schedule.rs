@@ -185,6 +185,10 @@ impl Engine {
                 return;
             }
             self.admit(slot, reused_tokens, now, out);
+            // One that has nothing to compute may come last in a full step.
+            if self.plan.budget == 0 && known_tokens == reused_tokens {
+                return;
+            }
         }
     }
 
@@ -239,7 +243,9 @@ impl Engine {
         // Without chunking a prompt is computed in one step; output that a preempted sequence has to make up for may still
         // be split, or a sequence longer than a step could never come back.
         let prompt_left = sequence.prompt_tokens.saturating_sub(before);
-        if self.plan.budget == 0 || (!self.config.enable_chunked_prefill && prompt_left > self.plan.budget) {
+        if (self.plan.budget == 0 && remaining > 0)
+            || (!self.config.enable_chunked_prefill && prompt_left > self.plan.budget)
+        {
             return Grant::Blocked;
         }
         let tokens = remaining.min(self.plan.budget);

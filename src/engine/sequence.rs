@@ -223,12 +223,8 @@ impl Sequence {
         events: Option<&mut Vec<KvEventData>>,
     ) {
         let end = self.computed_tokens / config.block_size;
-        if self.published_blocks >= end {
-            return;
-        }
-        if !config.enable_prefix_caching {
-            pool.publish_anonymous(&mut self.held, end - self.published_blocks);
-            self.published_blocks = end;
+        // Without caching blocks stay private, and are free as soon as the sequence gives them up.
+        if self.published_blocks >= end || !config.enable_prefix_caching {
             return;
         }
         let mut events = events;

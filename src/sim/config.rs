@@ -55,12 +55,7 @@ impl ReplayConfig {
 
     /// What engines need to tell for this replay. `every_token`: for those who look at engines, not at results.
     pub fn engine_detail(&self, every_token: bool) -> EngineDetail {
-        EngineDetail {
-            every_token,
-            kv_events: self.router.router_mode == RouterMode::Kv,
-            // A hand-off is decided between the steps of a moment and its arrivals: see `world/disaggregated.rs`.
-            starts_before_arrivals: matches!(self.fleet, FleetConfig::Disaggregated { .. }),
-        }
+        EngineDetail { every_token, kv_events: self.router.router_mode == RouterMode::Kv }
     }
 }
 

@@ -50,7 +50,7 @@ impl Aggregated {
             tell(now, self.workers.routed(request.id, decision));
             // Nothing is said to a submission but what a later step says.
             self.workers.fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut Vec::new());
-            tell(now, self.workers.gauges(worker));
+            tell(now, self.workers.gauges(worker, true));
         }
     }
 

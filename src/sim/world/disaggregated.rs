@@ -61,6 +61,8 @@ pub(super) struct Disaggregated {
     transfers: BinaryHeap<Reverse<(SimTime, u64, RequestId)>>,
     /// The moment of the last tick: what is left in the list belongs to it.
     now: SimTime,
+    /// True after the first round of a moment: steps that could start have started.
+    started: bool,
     out: Vec<FleetOutput>,
     releases: Vec<Release>,
 }
@@ -78,6 +80,7 @@ impl Disaggregated {
             after_step: FxHashMap::default(),
             transfers: BinaryHeap::new(),
             now: SimTime::ZERO,
+            started: false,
             out: Vec::new(),
             releases: Vec::new(),
         }
@@ -98,6 +101,7 @@ impl Disaggregated {
         request: &mut impl FnMut(RequestId) -> EngineRequest,
         tell: &mut impl FnMut(SimTime, WorldEvent),
     ) {
+        self.started &= now == self.now;
         self.now = now;
         self.end_steps(now, driver, tell);
         while let Some(Reverse((_, _, id))) = self.transfers.peek().copied().filter(|Reverse((at, ..))| *at <= now) {
@@ -119,6 +123,7 @@ impl Disaggregated {
         self.hear_prefill(driver, tell);
         self.decode.fleet.start_steps(now, &mut self.out);
         self.hear_decode(driver, tell);
+        self.started = true;
     }
 
     fn end_steps(&mut self, now: SimTime, driver: &mut Driver, tell: &mut impl FnMut(SimTime, WorldEvent)) {
@@ -171,25 +176,29 @@ impl Disaggregated {
             }
             Action::Activate(id) => {
                 let Some(worker) = self.journeys.get(&id).and_then(|journey| journey.decode) else { return };
-                if self.decode.fleet.is_stepping(worker) {
+                let stepping = self.decode.fleet.look_in(worker, now, self.started, &mut self.out);
+                self.hear_decode(driver, tell);
+                if stepping {
                     self.after_step.entry((false, worker)).or_default().push(action);
                     return;
                 }
                 let input = EngineInput::Activate(id);
                 self.decode.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
                 self.hear_decode(driver, tell);
-                tell(now, self.decode.gauges(worker));
+                tell(now, self.decode.gauges(worker, false));
             }
             Action::Release(id) => {
                 let Some(worker) = self.journeys.get(&id).and_then(|journey| journey.prefill) else { return };
-                if self.prefill.fleet.is_stepping(worker) {
+                let stepping = self.prefill.fleet.look_in(worker, now, self.started, &mut self.out);
+                self.hear_prefill(driver, tell);
+                if stepping {
                     self.after_step.entry((true, worker)).or_default().push(action);
                     return;
                 }
                 let input = EngineInput::ReleaseSource(id);
                 self.prefill.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
                 self.hear_prefill(driver, tell);
-                tell(now, self.prefill.gauges(worker));
+                tell(now, self.prefill.gauges(worker, false));
             }
         }
     }
@@ -205,7 +214,7 @@ impl Disaggregated {
             let input = EngineInput::Submit(request);
             self.prefill.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
             self.hear_prefill(driver, tell);
-            tell(now, self.prefill.gauges(worker));
+            tell(now, self.prefill.gauges(worker, true));
         }
     }
 
@@ -217,10 +226,12 @@ impl Disaggregated {
                 journey.decode = Some(worker);
             }
             tell(now, self.decode.routed(id, decision));
+            self.decode.fleet.look_in(worker, now, self.started, &mut self.out);
+            self.hear_decode(driver, tell);
             let input = EngineInput::Reserve(request);
             self.decode.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
             self.hear_decode(driver, tell);
-            tell(now, self.decode.gauges(worker));
+            tell(now, self.decode.gauges(worker, false));
         }
     }
 
@@ -259,6 +270,7 @@ impl Disaggregated {
                 EngineOutput::Kv(event) => self.decode.kv_event(at, worker, event.data),
                 EngineOutput::DestinationReserved { id, fresh_blocks } => {
                     tell(at, WorldEvent::Handoff(id, HandoffStage::DestinationReserved));
+                    tell(at, self.decode.gauges(worker, false));
                     self.actions.push_back(Action::Transfer { id, fresh_blocks });
                 }
                 EngineOutput::DestinationActivated { id } => {

@@ -89,6 +89,8 @@ pub enum WorldEvent {
         worker: WorkerId,
         /// The engine after it, with what its running step has already decided.
         stats: EngineStats,
+        /// It got a request.
+        arrival: bool,
     },
 }
 

@@ -148,8 +148,9 @@ impl WorkerPool {
     }
 
     /// What to tell after an engine got a request or a command.
-    pub fn gauges(&self, worker: WorkerId) -> WorldEvent {
-        WorldEvent::Gauges { pool: self.pool, worker, stats: self.fleet.stats(worker).unwrap_or_default() }
+    pub fn gauges(&self, worker: WorkerId, arrival: bool) -> WorldEvent {
+        let stats = self.fleet.stats(worker).unwrap_or_default();
+        WorldEvent::Gauges { pool: self.pool, worker, stats, arrival }
     }
 
     /// Requests that wait in the router's queue.

@@ -39,7 +39,17 @@ pub(crate) struct Run {
     /// By row of the trace.
     pub lives: Vec<RequestLife>,
     /// Engine gauges at each step's end and each submission, as the reference publishes them.
-    published: Vec<(SimTime, Pool, WorkerId, EngineStats)>,
+    published: Vec<Published>,
+}
+
+/// An engine's gauges at a moment.
+struct Published {
+    at: SimTime,
+    pool: Pool,
+    engine: WorkerId,
+    stats: EngineStats,
+    /// A request arrived.
+    arrival: bool,
 }
 
 impl Scenario {
@@ -66,11 +76,13 @@ impl Scenario {
                 return Run { lives, published };
             };
             world.tick(now, &mut |id| self.request(id), &mut |at, event| {
-                match &event {
-                    WorldEvent::Step { pool, worker, stats, .. } | WorldEvent::Gauges { pool, worker, stats } => {
-                        published.push((at, *pool, *worker, *stats));
-                    }
-                    _ => {}
+                let told = match &event {
+                    WorldEvent::Step { pool, worker, stats, .. } => Some((pool, worker, stats, false)),
+                    WorldEvent::Gauges { pool, worker, stats, arrival } => Some((pool, worker, stats, *arrival)),
+                    _ => None,
+                };
+                if let Some((pool, engine, stats, arrival)) = told {
+                    published.push(Published { at, pool: *pool, engine: *engine, stats: *stats, arrival });
                 }
                 lives.note(&self.workload, at, event);
             });
