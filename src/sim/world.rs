@@ -57,7 +57,8 @@ impl World {
     pub fn new(driver: Driver, mut router: Router, fleet: Fleet) -> Self {
         let mut routed = Vec::new();
         for worker in 0..fleet.len() as u32 {
-            router.handle(SimTime::ZERO, RouterInput::WorkerUp(WorkerId(worker)), &mut routed);
+            let up = RouterInput::WorkerUp { worker: WorkerId(worker), max_num_batched_tokens: None };
+            router.handle(SimTime::ZERO, up, &mut routed);
         }
         World { driver, router, fleet, fleet_out: Vec::new(), releases: Vec::new(), routed }
     }
@@ -103,7 +104,7 @@ impl World {
             id: release.id,
             input_tokens: request.prompt.len_tokens(),
             chain: request.prompt.chain(self.router.block_size()),
-            excluded: Vec::new(),
+            ..RouteRequest::default()
         };
         self.router.handle(now, RouterInput::Request(route), &mut self.routed);
         // A fleet has at least one worker and none goes, so there is always a decision.

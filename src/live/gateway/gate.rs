@@ -181,7 +181,7 @@ impl Gate {
             }
         }
         state.workers.insert(id, WorkerEntry { id, url: url.to_owned(), client, suspect });
-        state.tell(RouterInput::WorkerUp(id));
+        state.tell(RouterInput::WorkerUp { worker: id, max_num_batched_tokens: None });
         self.worker_count.send_replace(state.workers.len());
         Ok(id)
     }
@@ -212,7 +212,13 @@ impl Gate {
     /// Chooses a worker and books the request on it; `None` if nobody can take it.
     pub fn route(self: &Arc<Self>, input_tokens: u32, chain: &Chain, excluded: &[WorkerId]) -> Option<Routed> {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
-        let request = RouteRequest { id, input_tokens, chain: chain.clone(), excluded: excluded.to_vec() };
+        let request = RouteRequest {
+            id,
+            input_tokens,
+            chain: chain.clone(),
+            excluded: excluded.to_vec(),
+            ..RouteRequest::default()
+        };
         let mut state = self.lock();
         let RouterOutput::Routed(_, decision) = state.tell(RouterInput::Request(request))? else { return None };
         let booking = Booking { gate: self.clone(), id };
