@@ -22,7 +22,7 @@ use serde_json::Value;
 /// Largest difference of a time, milliseconds.
 const TOLERANCE_MS: f64 = 0.001;
 /// More moments than any case has; a loop that stands still is an error, not a hang.
-const MAX_MOMENTS: usize = 100_000;
+pub(crate) const MAX_MOMENTS: usize = 100_000;
 
 /// What is to be run, from a case and its trace.
 pub(crate) struct Scenario {
@@ -50,11 +50,11 @@ pub(crate) struct Run {
     /// By row of the trace.
     pub lives: Vec<Life>,
     /// (time, worker, stats) at each step's end and each submission, as the reference publishes them.
-    published: Vec<(SimTime, WorkerId, EngineStats)>,
+    pub published: Vec<(SimTime, WorkerId, EngineStats)>,
 }
 
 impl Scenario {
-    fn new(name: &str, case: &Value, trace: &Path) -> Scenario {
+    pub(crate) fn new(name: &str, case: &Value, trace: &Path) -> Scenario {
         let fails = |what: &str, error: &dyn std::fmt::Display| -> ! { panic!("case {name}: {what}: {error}") };
         let engine: EngineConfig =
             serde_json::from_value(case["engine"].clone()).unwrap_or_else(|error| fails("engine", &error));
@@ -112,7 +112,7 @@ impl Scenario {
         panic!("case {}: more than {MAX_MOMENTS} moments", self.name)
     }
 
-    fn request(&self, id: RequestId) -> EngineRequest {
+    pub(crate) fn request(&self, id: RequestId) -> EngineRequest {
         let item = &self.workload.items[id.0 as usize];
         EngineRequest {
             id,
@@ -127,7 +127,15 @@ impl Scenario {
 
 impl Run {
     fn note(&mut self, out: &mut Vec<FleetOutput>, driver: &mut Driver) {
-        for FleetOutput { at, worker, output } in out.drain(..) {
+        for output in out.drain(..) {
+            self.note_one(output, driver);
+        }
+    }
+
+    /// Takes in what an engine says, and tells the driver if a request ended.
+    pub(crate) fn note_one(&mut self, output: FleetOutput, driver: &mut Driver) {
+        let FleetOutput { at, worker, output } = output;
+        {
             let ended = match output {
                 EngineOutput::Admitted { id, reused_tokens, .. } => {
                     self.lives[id.0 as usize].admissions.push((at.as_ms(), reused_tokens));
@@ -159,24 +167,24 @@ impl Run {
     }
 }
 
-fn golden_root() -> PathBuf {
+pub(crate) fn golden_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-fn read_text(path: &Path) -> String {
+pub(crate) fn read_text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn parse(text: &str, path: &Path) -> Value {
+pub(crate) fn parse(text: &str, path: &Path) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn read_json(path: &Path) -> Value {
+pub(crate) fn read_json(path: &Path) -> Value {
     parse(&read_text(path), path)
 }
 
 /// Panics with the place, the key and both values if they differ.
-fn same_ms(place: &str, key: &str, ours: Option<f64>, theirs: &Value) {
+pub(crate) fn same_ms(place: &str, key: &str, ours: Option<f64>, theirs: &Value) {
     let same = match (ours, theirs.as_f64()) {
         (Some(ours), Some(theirs)) => (ours - theirs).abs() <= TOLERANCE_MS,
         (ours, theirs) => ours.is_none() && theirs.is_none(),
@@ -185,7 +193,7 @@ fn same_ms(place: &str, key: &str, ours: Option<f64>, theirs: &Value) {
 }
 
 /// Panics with the place, the key and both values if they differ.
-fn same_count(place: &str, key: &str, ours: u64, theirs: &Value) {
+pub(crate) fn same_count(place: &str, key: &str, ours: u64, theirs: &Value) {
     assert!(theirs.as_u64() == Some(ours), "{place}: `{key}` is {ours}, the reference has {theirs}");
 }
 
@@ -197,27 +205,32 @@ fn check_case(name: &str) {
     let wanted = expected["requests"].as_array().expect("requests");
     assert_eq!(run.lives.len(), wanted.len(), "case {name}: number of requests");
     for want in wanted {
-        let row = want["row"].as_u64().expect("row");
-        let place = format!("case {name}, row {row}");
-        let life = &run.lives[row as usize];
-        same_ms(&place, "arrival_ms", life.arrival_ms, &want["arrival_ms"]);
-        same_count(&place, "input_length", life.input_tokens.into(), &want["input_length"]);
-        same_count(&place, "worker", life.worker.into(), &want["worker"]);
-        let admissions = want["admissions"].as_array().expect("admissions");
-        for (nth, ((at_ms, reused), want)) in life.admissions.iter().zip(admissions).enumerate() {
-            same_ms(&place, &format!("admissions[{nth}].at_ms"), Some(*at_ms), &want["at_ms"]);
-            same_count(&place, &format!("admissions[{nth}].reused"), (*reused).into(), &want["reused"]);
-        }
-        same_count(&place, "admissions, their number", life.admissions.len() as u64, &admissions.len().into());
-        same_ms(&place, "first_token_ms", life.first_token_ms, &want["first_token_ms"]);
-        same_ms(&place, "last_token_ms", life.last_token_ms, &want["last_token_ms"]);
-        same_count(&place, "output_length", life.output_tokens.into(), &want["output_length"]);
+        same_life(name, &run, want);
     }
     check_state(name, &run, &expected);
 }
 
+/// Compares one request with a row of the reference's.
+pub(crate) fn same_life(name: &str, run: &Run, want: &Value) {
+    let row = want["row"].as_u64().expect("row");
+    let place = format!("case {name}, row {row}");
+    let life = &run.lives[row as usize];
+    same_ms(&place, "arrival_ms", life.arrival_ms, &want["arrival_ms"]);
+    same_count(&place, "input_length", life.input_tokens.into(), &want["input_length"]);
+    same_count(&place, "worker", life.worker.into(), &want["worker"]);
+    let admissions = want["admissions"].as_array().expect("admissions");
+    for (nth, ((at_ms, reused), want)) in life.admissions.iter().zip(admissions).enumerate() {
+        same_ms(&place, &format!("admissions[{nth}].at_ms"), Some(*at_ms), &want["at_ms"]);
+        same_count(&place, &format!("admissions[{nth}].reused"), (*reused).into(), &want["reused"]);
+    }
+    same_count(&place, "admissions, their number", life.admissions.len() as u64, &admissions.len().into());
+    same_ms(&place, "first_token_ms", life.first_token_ms, &want["first_token_ms"]);
+    same_ms(&place, "last_token_ms", life.last_token_ms, &want["last_token_ms"]);
+    same_count(&place, "output_length", life.output_tokens.into(), &want["output_length"]);
+}
+
 /// The workers' gauges over time: the reference's published state, sampled every millisecond.
-fn check_state(name: &str, run: &Run, expected: &Value) {
+pub(crate) fn check_state(name: &str, run: &Run, expected: &Value) {
     let samples = expected["state"].as_array().expect("state");
     assert!(!samples.is_empty(), "case {name} has no state to compare");
     let mut last_preemptions = std::collections::BTreeMap::new();
