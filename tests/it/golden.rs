@@ -135,34 +135,32 @@ impl Run {
     /// Takes in what an engine says, and tells the driver if a request ended.
     pub(crate) fn note_one(&mut self, output: FleetOutput, driver: &mut Driver) {
         let FleetOutput { at, worker, output } = output;
-        {
-            let ended = match output {
-                EngineOutput::Admitted { id, reused_tokens, .. } => {
-                    self.lives[id.0 as usize].admissions.push((at.as_ms(), reused_tokens));
-                    None
-                }
-                EngineOutput::Token { id, position, finished, .. } => {
-                    let life = &mut self.lives[id.0 as usize];
-                    life.first_token_ms.get_or_insert(at.as_ms());
-                    life.last_token_ms = Some(at.as_ms());
-                    life.output_tokens = position + 1;
-                    life.completed = finished;
-                    finished.then_some(id)
-                }
-                EngineOutput::Finished { id, .. } => {
-                    self.lives[id.0 as usize].completed = true;
-                    Some(id)
-                }
-                EngineOutput::Rejected { id, .. } => Some(id),
-                EngineOutput::StepEnded { stats, .. } => {
-                    self.published.push((at, worker, stats));
-                    None
-                }
-                _ => None,
-            };
-            if let Some(id) = ended {
-                driver.handle(at, DriverInput::Ended { id, session_continues: true });
+        let ended = match output {
+            EngineOutput::Admitted { id, reused_tokens, .. } => {
+                self.lives[id.0 as usize].admissions.push((at.as_ms(), reused_tokens));
+                None
             }
+            EngineOutput::Token { id, position, finished, .. } => {
+                let life = &mut self.lives[id.0 as usize];
+                life.first_token_ms.get_or_insert(at.as_ms());
+                life.last_token_ms = Some(at.as_ms());
+                life.output_tokens = position + 1;
+                life.completed = finished;
+                finished.then_some(id)
+            }
+            EngineOutput::Finished { id, .. } => {
+                self.lives[id.0 as usize].completed = true;
+                Some(id)
+            }
+            EngineOutput::Rejected { id, .. } => Some(id),
+            EngineOutput::StepEnded { stats, .. } => {
+                self.published.push((at, worker, stats));
+                None
+            }
+            _ => None,
+        };
+        if let Some(id) = ended {
+            driver.handle(at, DriverInput::Ended { id, session_continues: true });
         }
     }
 }
@@ -239,13 +237,19 @@ pub(crate) fn check_state(name: &str, run: &Run, expected: &Value) {
         let worker = WorkerId(sample[2].as_u64().expect("worker") as u32);
         let shown = run.published.iter().rev().find(|(when, who, _)| *when <= at && *who == worker);
         let stats = shown.map(|(_, _, stats)| *stats).unwrap_or_default();
-        let before = last_preemptions.insert(worker, stats.preemptions_total).unwrap_or(0);
+        // Preemptions are counted for the whole fleet, also in the row of one worker.
+        let latest = |who| run.published.iter().rev().find(|(when, worker, _)| *when <= at && *worker == who);
+        let workers: std::collections::BTreeSet<WorkerId> =
+            run.published.iter().map(|(_, worker, _)| *worker).collect();
+        let preemptions_total =
+            workers.into_iter().filter_map(latest).map(|(_, _, stats)| stats.preemptions_total).sum::<u64>();
+        let before = last_preemptions.insert(worker, preemptions_total).unwrap_or(0);
         let place = format!("case {name} at {at}, worker {worker}");
         same_count(&place, "running", stats.running.into(), &sample[3]);
         same_count(&place, "waiting", stats.waiting.into(), &sample[4]);
         same_count(&place, "active_blocks", stats.active_blocks.into(), &sample[5]);
         same_count(&place, "inactive_blocks", stats.inactive_blocks.into(), &sample[6]);
-        same_count(&place, "preemptions since the sample before", stats.preemptions_total - before, &sample[7]);
+        same_count(&place, "preemptions since the sample before", preemptions_total - before, &sample[7]);
     }
 }
 
