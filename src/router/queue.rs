@@ -115,3 +115,6 @@ impl RequestQueue {
         self.entries.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,8 @@ pub enum RouterInput {
     Kv(WorkerId, KvEventData),
     /// A request wants a worker.
     Request(RouteRequest),
-    /// A request got its first token.
+    /// A request got its first token, and will get further ones. Who ends with its first token should only be told as
+    /// [`RouterInput::Ended`], as in the reference: what leaves the queue then is placed by loads without it.
     PrefillCompleted(RequestId),
     /// A request ended, in whatever way; it may still have been waiting.
     Ended(RequestId),

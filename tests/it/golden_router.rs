@@ -17,7 +17,9 @@ use mockfleet::router::{
     Decision, Pool, RouteRequest, Router, RouterConfig, RouterInput, RouterMode, RouterOutput, TieBreak,
 };
 use mockfleet::session::driver::Driver;
+use mockfleet::session::workload::Workload;
 use mockfleet::time::{SimSpan, SimTime};
+use mockfleet::trace::ReadOptions;
 use serde_json::Value;
 
 use crate::golden::{
@@ -238,30 +240,83 @@ fn router_queue_priority() {
     check_router_folder("router-queue-priority");
 }
 
-/// Every aggregated case with a kv router and one rank a worker: all keys of the cost, late events, the queue.
+/// The further cases of the reference with a kv router.
+fn further_cases(wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let file = std::fs::File::open(golden_root().join("extra-cases.jsonl.gz")).expect("the golden cases");
+    let mut text = String::new();
+    GzDecoder::new(file).read_to_string(&mut text).expect("gzipped text");
+    let cases = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a case"));
+    cases.filter(|entry| entry["case"]["router_mode"] == "kv_router" && wanted(&entry["case"])).collect()
+}
+
+/// Every aggregated case with one rank a worker: all keys of the cost, late events, the queue.
 #[test]
 fn further_router_cases() {
-    let path = golden_root().join("extra-cases.jsonl.gz");
-    let mut text = String::new();
-    let file = std::fs::File::open(&path).expect("the golden cases");
-    GzDecoder::new(file).read_to_string(&mut text).expect("gzipped text");
-    let mut compared = 0;
-    let mut failures = Vec::new();
-    for line in text.lines() {
-        let entry: Value = serde_json::from_str(line).expect("a case");
-        let case = &entry["case"];
-        let ranks = case["dp_size"].as_u64().unwrap_or(1);
-        if case["router_mode"] != "kv_router" || ranks > 1 || !case["engine"].is_object() {
+    let one_rank = |case: &Value| case["dp_size"].as_u64().unwrap_or(1) == 1;
+    let cases = further_cases(|case| case["engine"].is_object() && one_rank(case));
+    for entry in &cases {
+        let name = entry["name"].as_str().expect("name");
+        let rows = entry["trace"].as_array().expect("trace");
+        check_router_case(name, &entry["case"], rows, &entry["expected"]);
+    }
+    assert_eq!(cases.len(), 76, "cases");
+}
+
+/// The routers of decode pools: they go by nothing but hand-offs and ends, whose times the reference has recorded.
+#[test]
+fn decode_pools_choose_by_load() {
+    let cases = further_cases(|case| case["decode_engine"].is_object());
+    for entry in &cases {
+        check_decode_pool(entry["name"].as_str().expect("name"), &entry["case"], &entry["trace"], &entry["expected"]);
+    }
+    assert_eq!(cases.len(), 10, "cases");
+}
+
+fn check_decode_pool(name: &str, case: &Value, trace: &Value, expected: &Value) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trace.jsonl");
+    let rows = trace.as_array().expect("trace");
+    std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).expect("a temporary file");
+    let block_tokens = case["trace_block_size"].as_u64().expect("trace_block_size") as u32;
+    let options = ReadOptions { block_tokens, ..ReadOptions::default() };
+    let workload = Workload::from_trace(&path, &options, true).expect("a trace");
+    let config: RouterConfig = serde_json::from_value(case["router"].clone()).expect("router");
+    let config = RouterConfig { router_mode: RouterMode::Kv, tie_break: TieBreak::Lowest, ..config };
+    let block_size = case["decode_engine"]["block_size"].as_u64().expect("block_size") as u32;
+    let mut router = Router::for_pool(config, block_size, Pool::Decode, 1).expect("a valid configuration");
+    for worker in 0..case["num_decode_workers"].as_u64().expect("num_decode_workers") as u32 {
+        let up = RouterInput::WorkerUp { worker: WorkerId(worker), max_num_batched_tokens: Some(1000) };
+        router.handle(SimTime::ZERO, up, &mut Vec::new());
+    }
+    // At one moment ends come first; then hand-offs, by prefill worker, then in the order of its batch.
+    let time = |value: &Value| SimTime::from_ms(value.as_f64().expect("a time"));
+    let mut moments = Vec::new();
+    for want in expected["requests"].as_array().expect("requests") {
+        let row = want["row"].as_u64().expect("row");
+        let prefill_worker = want["prefill_worker"].as_u64().expect("prefill_worker");
+        moments.push((time(&want["last_token_ms"]), 0, 0, SimTime::ZERO, row, want));
+        let admitted = time(&want["admissions"][0]["at_ms"]);
+        moments.push((time(&want["source_held_ms"]), 1, prefill_worker, admitted, row, want));
+    }
+    moments.sort_by_key(|(at, kind, worker, admitted, row, _)| (*at, *kind, *worker, *admitted, *row));
+    for (now, kind, _, _, row, want) in moments {
+        let id = RequestId(row);
+        let mut out = Vec::new();
+        if kind == 0 {
+            router.handle(now, RouterInput::Ended(id), &mut out);
+            assert!(out.is_empty(), "{out:?}");
             continue;
         }
-        let name = entry["name"].as_str().expect("name").to_owned();
-        let rows = entry["trace"].as_array().expect("trace").clone();
-        let checked = std::panic::catch_unwind(|| check_router_case(&name, case, &rows, &entry["expected"]));
-        if checked.is_err() {
-            failures.push(name);
-        }
-        compared += 1;
+        let item = &workload.items[row as usize];
+        let chain = Router::chain(&item.prompt.tokens(), block_size);
+        let request = RouteRequest { id, input_tokens: item.input_tokens, chain, ..RouteRequest::default() };
+        router.handle(now, RouterInput::Request(request), &mut out);
+        let [RouterOutput::Routed(_, decision)] = &out[..] else { panic!("case {name}, row {row}: {out:?}") };
+        let place = format!("case {name}, row {row} ({:?})", decision.terms);
+        let route = &want["route"][1];
+        same_count(&place, "route.worker", decision.worker.0.into(), &route["worker"]);
+        same_count(&place, "route.sel_overlap", decision.overlap_blocks.expect("known").into(), &route["sel_overlap"]);
+        assert!(!decision.queued && route["outcome"] == "immediate", "{place}: {route}");
     }
-    assert!(failures.is_empty(), "{} of {compared} cases differ: {failures:?}", failures.len());
-    assert_eq!(compared, 76, "cases");
+    assert!(router.load().is_empty(), "case {name}: bookings are left");
 }
