@@ -1,6 +1,6 @@
 //! A routing decision with all its reasons: what the router knew of every candidate when it chose.
 //!
-//! A [`Decision`](crate::router::Decision) holds what those need who send the request; an [`Explained`] holds what
+//! A [`Decision`] holds what those need who send the request; an [`Explained`] holds what
 //! those need who ask why. It is made only where somebody asks, as it is as long as the list of candidates.
 //! [`Explained::line`] is its written form, one JSON object; `docs/explain.md` has the meaning of every key.
 

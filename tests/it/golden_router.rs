@@ -17,9 +17,7 @@ use mockfleet::router::{
     Decision, Pool, RouteRequest, Router, RouterConfig, RouterInput, RouterMode, RouterOutput, TieBreak,
 };
 use mockfleet::session::driver::Driver;
-use mockfleet::session::workload::Workload;
 use mockfleet::time::{SimSpan, SimTime};
-use mockfleet::trace::ReadOptions;
 use serde_json::Value;
 
 use crate::golden::{
@@ -40,13 +38,10 @@ impl RouterCase {
         let scenario = Scenario::new(name, case, trace);
         let router: RouterConfig = serde_json::from_value(case["router"].clone())
             .unwrap_or_else(|error| panic!("case {name}: router: {error}"));
-        let priority = |row: &Value| {
-            (row["priority"].as_f64().unwrap_or(0.0), row["strict_priority"].as_u64().unwrap_or(0) as u32)
-        };
         RouterCase {
             scenario,
             router: RouterConfig { router_mode: RouterMode::Kv, tie_break: TieBreak::Lowest, ..router },
-            priorities: rows.iter().map(priority).collect(),
+            priorities: rows.iter().map(urgency).collect(),
             kv_event_lag: SimSpan::from_ms(case["kv_event_lag_ms"].as_f64().unwrap_or(0.0)),
         }
     }
@@ -193,12 +188,35 @@ impl RouterCase {
     }
 }
 
-fn check_router_case(name: &str, case: &Value, rows: &[Value], expected: &Value) {
+/// A folder with the rows as trace.jsonl.
+pub(crate) fn trace_folder(rows: &[Value]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let trace = folder.path().join("trace.jsonl");
     let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
-    std::fs::write(&trace, lines).expect("a temporary file");
-    let router_case = RouterCase::new(name, case, rows, &trace);
+    std::fs::write(folder.path().join("trace.jsonl"), lines).expect("a temporary file");
+    folder
+}
+
+/// Compares a decision with a stage of the reference's route.
+pub(crate) fn same_route(place: &str, decision: &Decision, route: &Value) {
+    let outcome = if decision.queued { "queued" } else { "immediate" };
+    let why = format!("{place} ({:?})", decision.explained);
+    same_count(&why, "route.worker", decision.worker.0.into(), &route["worker"]);
+    assert_eq!(route["outcome"], outcome, "{place}: `route.outcome`");
+    same_ms(place, "route.wait", Some(decision.wait.as_ms()), &route["wait"]);
+    let overlap_blocks = decision.overlap_blocks.expect("known");
+    same_count(place, "route.sel_overlap", overlap_blocks.into(), &route["sel_overlap"]);
+    let best_overlap_blocks = decision.best_overlap_blocks.expect("known");
+    same_count(place, "route.best_overlap", best_overlap_blocks.into(), &route["best_overlap"]);
+}
+
+/// The request's urgency: priority and strict priority.
+pub(crate) fn urgency(row: &Value) -> (f64, u32) {
+    (row["priority"].as_f64().unwrap_or(0.0), row["strict_priority"].as_u64().unwrap_or(0) as u32)
+}
+
+fn check_router_case(name: &str, case: &Value, rows: &[Value], expected: &Value) {
+    let folder = trace_folder(rows);
+    let router_case = RouterCase::new(name, case, rows, &folder.path().join("trace.jsonl"));
     let (run, decisions) = router_case.drive(true);
     let (quiet, same_decisions) = router_case.drive(false);
     assert!(run.lives == quiet.lives && decisions == same_decisions, "case {name}: steps taken together differ");
@@ -208,16 +226,7 @@ fn check_router_case(name: &str, case: &Value, rows: &[Value], expected: &Value)
         let row = want["row"].as_u64().expect("row");
         let place = format!("case {name}, row {row}");
         let decision = decisions[row as usize].as_ref().unwrap_or_else(|| panic!("{place}: never routed"));
-        let route = &want["route"][0];
-        let outcome = if decision.queued { "queued" } else { "immediate" };
-        let wait_ms = Some(decision.wait.as_ms());
-        let why = format!("{place} ({:?})", decision.explained);
-        same_count(&why, "route.worker", decision.worker.0.into(), &route["worker"]);
-        assert_eq!(route["outcome"], outcome, "{place}: `route.outcome`");
-        same_ms(&place, "route.wait", wait_ms, &route["wait"]);
-        same_count(&place, "route.sel_overlap", decision.overlap_blocks.expect("known").into(), &route["sel_overlap"]);
-        let best_overlap_blocks = decision.best_overlap_blocks.expect("known");
-        same_count(&place, "route.best_overlap", best_overlap_blocks.into(), &route["best_overlap"]);
+        same_route(&place, decision, &want["route"][0]);
         same_life(name, &run, want);
     }
     check_state(name, &run, expected);
@@ -241,7 +250,7 @@ fn router_queue_priority() {
 }
 
 /// The further cases of the reference with a kv router.
-fn further_cases(wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+pub(crate) fn further_cases(wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
     let file = std::fs::File::open(golden_root().join("extra-cases.jsonl.gz")).expect("the golden cases");
     let mut text = String::new();
     GzDecoder::new(file).read_to_string(&mut text).expect("gzipped text");
@@ -260,63 +269,4 @@ fn further_router_cases() {
         check_router_case(name, &entry["case"], rows, &entry["expected"]);
     }
     assert_eq!(cases.len(), 76, "cases");
-}
-
-/// The routers of decode pools: they go by nothing but hand-offs and ends, whose times the reference has recorded.
-#[test]
-fn decode_pools_choose_by_load() {
-    let cases = further_cases(|case| case["decode_engine"].is_object());
-    for entry in &cases {
-        check_decode_pool(entry["name"].as_str().expect("name"), &entry["case"], &entry["trace"], &entry["expected"]);
-    }
-    assert_eq!(cases.len(), 10, "cases");
-}
-
-fn check_decode_pool(name: &str, case: &Value, trace: &Value, expected: &Value) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("trace.jsonl");
-    let rows = trace.as_array().expect("trace");
-    std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).expect("a temporary file");
-    let block_tokens = case["trace_block_size"].as_u64().expect("trace_block_size") as u32;
-    let options = ReadOptions { block_tokens, ..ReadOptions::default() };
-    let workload = Workload::from_trace(&path, &options, true).expect("a trace");
-    let config: RouterConfig = serde_json::from_value(case["router"].clone()).expect("router");
-    let config = RouterConfig { router_mode: RouterMode::Kv, tie_break: TieBreak::Lowest, ..config };
-    let block_size = case["decode_engine"]["block_size"].as_u64().expect("block_size") as u32;
-    let mut router = Router::for_pool(config, block_size, Pool::Decode, 1).expect("a valid configuration");
-    for worker in 0..case["num_decode_workers"].as_u64().expect("num_decode_workers") as u32 {
-        let up = RouterInput::WorkerUp { worker: WorkerId(worker), max_num_batched_tokens: Some(1000) };
-        router.handle(SimTime::ZERO, up, &mut Vec::new());
-    }
-    // At one moment ends come first; then hand-offs, by prefill worker, then in the order of its batch.
-    let time = |value: &Value| SimTime::from_ms(value.as_f64().expect("a time"));
-    let mut moments = Vec::new();
-    for want in expected["requests"].as_array().expect("requests") {
-        let row = want["row"].as_u64().expect("row");
-        let prefill_worker = want["prefill_worker"].as_u64().expect("prefill_worker");
-        moments.push((time(&want["last_token_ms"]), 0, 0, SimTime::ZERO, row, want));
-        let admitted = time(&want["admissions"][0]["at_ms"]);
-        moments.push((time(&want["source_held_ms"]), 1, prefill_worker, admitted, row, want));
-    }
-    moments.sort_by_key(|(at, kind, worker, admitted, row, _)| (*at, *kind, *worker, *admitted, *row));
-    for (now, kind, _, _, row, want) in moments {
-        let id = RequestId(row);
-        let mut out = Vec::new();
-        if kind == 0 {
-            router.handle(now, RouterInput::Ended(id), &mut out);
-            assert!(out.is_empty(), "{out:?}");
-            continue;
-        }
-        let item = &workload.items[row as usize];
-        let chain = Router::chain(&item.prompt.tokens(), block_size);
-        let request = RouteRequest { id, input_tokens: item.input_tokens, chain, ..RouteRequest::default() };
-        router.handle(now, RouterInput::Request(request), &mut out);
-        let [RouterOutput::Routed(_, decision)] = &out[..] else { panic!("case {name}, row {row}: {out:?}") };
-        let place = format!("case {name}, row {row} ({:?})", decision.terms);
-        let route = &want["route"][1];
-        same_count(&place, "route.worker", decision.worker.0.into(), &route["worker"]);
-        same_count(&place, "route.sel_overlap", decision.overlap_blocks.expect("known").into(), &route["sel_overlap"]);
-        assert!(!decision.queued && route["outcome"] == "immediate", "{place}: {route}");
-    }
-    assert!(router.load().is_empty(), "case {name}: bookings are left");
 }

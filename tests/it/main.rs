@@ -3,6 +3,7 @@
 mod failover;
 mod gateway;
 mod golden;
+mod golden_pools;
 mod golden_router;
 mod lab;
 mod programs;

@@ -22,7 +22,7 @@ impl RoundRobin {
         let targets = candidates.max(1) as u64;
         let turn = self.next % targets;
         self.next += 1;
-        if self.ranks == 1 || targets % self.ranks != 0 {
+        if self.ranks == 1 || !targets.is_multiple_of(self.ranks) {
             return turn as usize;
         }
         let workers = targets / self.ranks;
