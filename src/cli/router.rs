@@ -13,7 +13,7 @@ use crate::cli::{Failure, Program, runtime, say, seconds};
 use crate::live::discovery::{DiscoveryError, parse_worker_list};
 use crate::live::gateway::{GatewayConfig, GatewayError, start};
 use crate::live::shutdown::StopSignal;
-use crate::router::{RouterConfig, RouterMode};
+use crate::router::{QueuePolicy, RouterConfig, RouterMode, TieBreak};
 
 /// Route requests to the workers of a fleet: OpenAI's HTTP API and gRPC on one port.
 ///
@@ -74,12 +74,46 @@ pub struct RoutingSettings {
     /// Blocks of prefill work that one cached block saves [default: 1].
     #[arg(long, value_parser = crate::cli::finite, alias = "router-kv-overlap-score-credit", value_name = "CREDIT", help_heading = "Routing")]
     pub overlap_score_credit: Option<f64>,
+    /// How fast the credit fades with a worker's prefill backlog [default: 0].
+    #[arg(long, value_parser = crate::cli::finite, alias = "router-kv-overlap-score-credit-decay", value_name = "DECAY", help_heading = "Routing")]
+    pub overlap_score_credit_decay: Option<f64>,
     /// Weight of prefill blocks against decode blocks [default: 1].
     #[arg(long, value_parser = crate::cli::finite, alias = "router-prefill-load-scale", value_name = "SCALE", help_heading = "Routing")]
     pub prefill_load_scale: Option<f64>,
+    /// Blocks that each request in flight on a worker costs [default: 0].
+    #[arg(long, value_parser = crate::cli::finite, alias = "router-decode-active-request-weight", value_name = "BLOCKS", help_heading = "Routing")]
+    pub decode_active_request_weight: Option<f64>,
     /// Spread of the choice: 0 takes the least cost, 1 draws by costs normalised to their range [default: 0].
     #[arg(long, value_parser = crate::cli::finite, value_name = "TEMPERATURE", help_heading = "Routing")]
     pub router_temperature: Option<f64>,
+    /// Count the blocks of prompts in flight as load [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Routing")]
+    pub router_track_active_blocks: Option<bool>,
+    /// Count prompt tokens without a first token yet as load [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Routing")]
+    pub router_track_prefill_tokens: Option<bool>,
+    /// A prefix that is in flight on a worker costs nothing there a second time [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Routing")]
+    pub router_assume_kv_reuse: Option<bool>,
+    /// Let requests wait while every worker's uncached prompt tokens without a first token are more than this fraction
+    /// of its max-num-batched-tokens [default: no queue].
+    #[arg(long, value_parser = crate::cli::finite, value_name = "FRACTION", help_heading = "Routing")]
+    pub router_queue_threshold: Option<f64>,
+    /// Who leaves the queue first: fcfs, wspt or lcfs [default: fcfs].
+    #[arg(long, value_name = "POLICY", help_heading = "Routing")]
+    pub router_queue_policy: Option<QueuePolicy>,
+    /// Know caches from the workers' events; false: only in a replay, without effect there [default: true].
+    #[arg(long, alias = "router-kv-events", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Routing")]
+    pub use_kv_events: Option<bool>,
+    /// Count output blocks, too: only in a replay, without effect there [default: false].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Routing")]
+    pub router_track_output_blocks: Option<bool>,
+    /// Seconds to believe in blocks that no event has told of: only in a replay, without effect there [default: none].
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Routing")]
+    pub router_predicted_ttl_secs: Option<f64>,
+    /// Of workers with the same least cost take any, by seed, or the first: seeded or lowest [default: seeded].
+    #[arg(long, value_name = "CHOICE", help_heading = "Routing")]
+    pub tie_break: Option<TieBreak>,
     /// Seed of ties and of random choices [default: 0].
     #[arg(long, value_name = "N", help_heading = "Routing")]
     pub seed: Option<u64>,
@@ -92,8 +126,23 @@ impl RoutingSettings {
         let config = RouterConfig {
             router_mode: self.router_mode.unwrap_or(default.router_mode),
             overlap_score_credit: self.overlap_score_credit.unwrap_or(default.overlap_score_credit),
+            overlap_score_credit_decay: self.overlap_score_credit_decay.unwrap_or(default.overlap_score_credit_decay),
             prefill_load_scale: self.prefill_load_scale.unwrap_or(default.prefill_load_scale),
+            decode_active_request_weight: self
+                .decode_active_request_weight
+                .unwrap_or(default.decode_active_request_weight),
             router_temperature: self.router_temperature.unwrap_or(default.router_temperature),
+            router_track_active_blocks: self.router_track_active_blocks.unwrap_or(default.router_track_active_blocks),
+            router_track_prefill_tokens: self
+                .router_track_prefill_tokens
+                .unwrap_or(default.router_track_prefill_tokens),
+            router_assume_kv_reuse: self.router_assume_kv_reuse.unwrap_or(default.router_assume_kv_reuse),
+            router_queue_threshold: self.router_queue_threshold.or(default.router_queue_threshold),
+            router_queue_policy: self.router_queue_policy.unwrap_or(default.router_queue_policy),
+            use_kv_events: self.use_kv_events.unwrap_or(default.use_kv_events),
+            router_track_output_blocks: self.router_track_output_blocks.unwrap_or(default.router_track_output_blocks),
+            router_predicted_ttl_secs: self.router_predicted_ttl_secs.or(default.router_predicted_ttl_secs),
+            tie_break: self.tie_break.unwrap_or(default.tie_break),
             seed: self.seed.unwrap_or(default.seed),
         };
         config.validate().map_err(Failure::usage)?;

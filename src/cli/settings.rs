@@ -168,14 +168,17 @@ impl SettingsFile {
 }
 
 /// Names of the peers' for keys of ours.
-const ALIASES: [(&str, &str); 10] = [
+const ALIASES: [(&str, &str); 13] = [
     ("timing", "timing_model"),
     ("num_gpu_blocks_override", "num_gpu_blocks"),
     ("kv_cache_block_size", "block_size"),
     ("http_host", "host"),
     ("http_port", "port"),
     ("router_kv_overlap_score_credit", "overlap_score_credit"),
+    ("router_kv_overlap_score_credit_decay", "overlap_score_credit_decay"),
     ("router_prefill_load_scale", "prefill_load_scale"),
+    ("router_decode_active_request_weight", "decode_active_request_weight"),
+    ("router_kv_events", "use_kv_events"),
     ("input_dataset", "trace"),
     ("requests", "num_requests"),
     ("num_prefix_prompts", "num_prefix_groups"),

@@ -1,6 +1,6 @@
 //! A routing decision with all its reasons: what the router knew of every candidate when it chose.
 //!
-//! A [`Decision`](crate::router::Decision) holds what those need who send the request; an [`Explained`] holds what
+//! A [`Decision`] holds what those need who send the request; an [`Explained`] holds what
 //! those need who ask why. It is made only where somebody asks, as it is as long as the list of candidates.
 //! [`Explained::line`] is its written form, one JSON object; `docs/explain.md` has the meaning of every key.
 
@@ -10,6 +10,7 @@ use crate::ids::WorkerId;
 use crate::router::config::{RouterConfig, RouterMode};
 use crate::router::cost::CostTerms;
 use crate::router::policy::kv;
+use crate::router::route::Decision;
 use crate::time::{SimSpan, SimTime};
 
 /// What a worker is there for; each pool has its own router, and numbers its workers from 0.
@@ -63,6 +64,22 @@ pub fn least_cost_ties(candidates: &[(WorkerId, CostTerms)]) -> u32 {
 }
 
 impl Explained {
+    /// What a decision of a router with [`Router::explain`](crate::router::Router::explain) tells; `None` if it has not been
+    /// asked to.
+    pub fn of(decision: &Decision, at: SimTime, row: u64, pool: Pool) -> Option<Explained> {
+        let candidates = decision.explained.as_deref()?.to_vec();
+        Some(Explained {
+            at,
+            row,
+            pool,
+            worker: decision.worker,
+            queued: decision.queued,
+            wait: decision.wait,
+            ties: least_cost_ties(&candidates),
+            candidates,
+        })
+    }
+
     /// The most leading blocks of the prompt that any candidate's cache holds.
     pub fn best_overlap_blocks(&self) -> u32 {
         self.candidates.iter().map(|(_, terms)| terms.overlap_blocks).max().unwrap_or(0)

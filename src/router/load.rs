@@ -13,6 +13,7 @@ use crate::ids::{RequestId, SequenceHash, WorkerId};
 struct Booking {
     worker: WorkerId,
     blocks: Vec<SequenceHash>,
+    unshared_blocks: u32,
     prefill_tokens: u32,
 }
 
@@ -20,6 +21,8 @@ struct Booking {
 struct WorkerLoad {
     /// How many bookings share a block.
     blocks: FxHashMap<SequenceHash, u32>,
+    /// Blocks that no other booking may share.
+    unshared_blocks: u32,
     prefill_tokens: u64,
     requests: u32,
 }
@@ -62,7 +65,19 @@ impl LoadBook {
         }
         load.prefill_tokens += u64::from(prefill_tokens);
         load.requests += 1;
-        self.bookings.insert(id, Booking { worker, blocks, prefill_tokens });
+        self.bookings.insert(id, Booking { worker, blocks, unshared_blocks: 0, prefill_tokens });
+        true
+    }
+
+    /// As [`LoadBook::book`], but with so many blocks that are this request's own, whatever others have in flight.
+    pub fn book_unshared(&mut self, id: RequestId, worker: WorkerId, blocks: u32, prefill_tokens: u32) -> bool {
+        if !self.book(id, worker, &[], prefill_tokens) {
+            return false;
+        }
+        if let (Some(booking), Some(load)) = (self.bookings.get_mut(&id), self.workers.get_mut(&worker)) {
+            booking.unshared_blocks = blocks;
+            load.unshared_blocks += blocks;
+        }
         true
     }
 
@@ -81,6 +96,7 @@ impl LoadBook {
         let booking = self.bookings.remove(&id)?;
         let load = self.workers.get_mut(&booking.worker)?;
         load.requests -= 1;
+        load.unshared_blocks -= booking.unshared_blocks;
         for block in booking.blocks {
             if let Some(shared) = load.blocks.get_mut(&block) {
                 *shared -= 1;
@@ -98,6 +114,11 @@ impl LoadBook {
         self.bookings.retain(|_, booking| booking.worker != worker);
     }
 
+    /// What the worker carries now; no prompt, no additional blocks.
+    pub fn load(&self, worker: WorkerId) -> ProjectedLoad {
+        self.project(worker, &[])
+    }
+
     /// What the worker carries now, and what this prompt would add.
     pub fn project(&self, worker: WorkerId, chain: &[BlockId]) -> ProjectedLoad {
         let Some(load) = self.workers.get(&worker) else {
@@ -106,7 +127,7 @@ impl LoadBook {
         let shared = chain.iter().take_while(|block| load.blocks.contains_key(&block.sequence)).count();
         ProjectedLoad {
             active_prefill_tokens: load.prefill_tokens,
-            active_blocks: load.blocks.len() as u32,
+            active_blocks: load.blocks.len() as u32 + load.unshared_blocks,
             additional_blocks: (chain.len() - shared) as u32,
             active_requests: load.requests,
         }

@@ -2,7 +2,8 @@
 //!
 //! A pure machine, the same live and in the replay. It knows the workers' caches from their events ([`index`]), their load
 //! from its own bookings ([`load`]), turns both into a cost per candidate ([`cost`]) and lets a policy choose
-//! ([`policy`]); [`route`] is the machine that holds them together, [`explain`] a decision with all its reasons.
+//! ([`policy`]); while all workers are busy requests may have to wait ([`queue`]). [`route`] is the machine that holds
+//! them together, [`explain`] a decision with all its reasons.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod config;
@@ -11,9 +12,10 @@ pub mod explain;
 pub mod index;
 pub mod load;
 pub mod policy;
+pub mod queue;
 pub mod route;
 
-pub use config::{RouterConfig, RouterConfigError, RouterMode};
+pub use config::{QueuePolicy, RouterConfig, RouterConfigError, RouterMode, TieBreak};
 pub use cost::{CostTerms, RequestCost};
 pub use explain::{Explained, Pool};
 pub use index::BlockIndex;

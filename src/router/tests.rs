@@ -1,4 +1,4 @@
-//! Unit tests of the router room: the reference's worked examples.
+//! Unit tests of the router room: the reference's worked examples, and what each key changes.
 
 use super::*;
 use crate::engine::hash::{BlockId, block_chain, sequence_hash, tokens_hash};
@@ -19,7 +19,7 @@ fn config(credit: f64, scale: f64) -> RouterConfig {
 }
 
 fn cost(config: &RouterConfig, block_size: u32, input_tokens: u32, facts: CostTerms) -> f64 {
-    facts.priced(RequestCost { input_tokens, block_size }, config).cost
+    facts.priced(RequestCost { input_tokens, block_size, least_prefill_tokens: 0 }, config).cost
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn worked_example_costs_18_10_11() {
         })
         .to_vec();
     assert_eq!(costs, [18.0, 10.0, 11.0]);
-    assert_eq!(kv::choose(&costs, 0.0, &mut Seed(1).rng()), 1);
+    assert_eq!(kv::choose(&costs, 0.0, TieBreak::Seeded, &mut Seed(1).rng()), 1);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn credit_above_one_eats_backlog_and_scale_follows_the_clamp() {
     assert_eq!(cost(&config(1.0, 1.0), 16, 128, cold), 8.0);
     let scaled = CostTerms { overlap_blocks: 2, active_decode_blocks: 3, ..CostTerms::default() };
     assert_eq!(cost(&config(1.0, 2.0), 16, 64, scaled), 7.0);
-    // More overlap than work: the prefill part is 0, not negative.
+    // More overlap than prompt, which only other indexes could tell of; and more credit than work: 0, not negative.
     let all = CostTerms {
         overlap_blocks: 6,
         active_prefill_tokens: 16,
@@ -65,7 +65,39 @@ fn credit_above_one_eats_backlog_and_scale_follows_the_clamp() {
         additional_active_blocks: 3,
         ..CostTerms::default()
     };
-    assert_eq!(cost(&config(1.0, 2.0), 16, 64, all), 5.0);
+    assert_eq!(cost(&config(1.0, 2.0), 16, 64, all), 7.0);
+    let untracked = RouterConfig { router_track_prefill_tokens: false, ..config(1.0, 2.0) };
+    assert_eq!(cost(&untracked, 16, 64, all), 5.0);
+    assert_eq!(cost(&config(2.0, 2.0), 16, 64, all), 5.0);
+}
+
+#[test]
+fn requests_in_flight_have_a_weight() {
+    let busy = CostTerms { active_decode_blocks: 100, active_requests: 4, ..CostTerms::default() };
+    let weighted = |decode_active_request_weight| RouterConfig { decode_active_request_weight, ..config(1.0, 1.0) };
+    assert_eq!(cost(&weighted(0.0), 16, 0, busy), 100.0);
+    assert_eq!(cost(&weighted(32.0), 16, 0, busy), 228.0);
+}
+
+#[test]
+fn the_credit_fades_with_the_backlog() {
+    let warm = CostTerms { overlap_blocks: 4, active_prefill_tokens: 48, ..CostTerms::default() };
+    let decaying = |overlap_score_credit_decay| RouterConfig { overlap_score_credit_decay, ..config(1.0, 1.0) };
+    assert_eq!(cost(&decaying(0.0), 16, 64, warm), 3.0);
+    assert!((cost(&decaying(1.0), 16, 64, warm) - (7.0 - 4.0 / 1.75)).abs() < 1e-12);
+    // Only what is beyond the least backlog of all counts.
+    let request = RequestCost { input_tokens: 64, block_size: 16, least_prefill_tokens: 48 };
+    let even = warm.priced(request, &decaying(1.0));
+    assert_eq!((even.credit_blocks, even.cost), (4.0, 3.0));
+    // A prompt without blocks: no division by zero.
+    let request = RequestCost { input_tokens: 0, block_size: 16, least_prefill_tokens: 1600 };
+    for (decay, key) in [(0.0, "off"), (1.0, "on")] {
+        let costs = [(1600, 50), (1600, 50), (1616, 0)].map(|(active_prefill_tokens, active_decode_blocks)| {
+            let facts = CostTerms { active_prefill_tokens, active_decode_blocks, ..CostTerms::default() };
+            facts.priced(request, &decaying(decay)).cost
+        });
+        assert_eq!(kv::choose(&costs, 0.0, TieBreak::Seeded, &mut Seed(1).rng()), 2, "decay {key}: {costs:?}");
+    }
 }
 
 #[test]
@@ -86,11 +118,13 @@ fn softmax_vectors_of_the_reference() {
 fn ties_spread_by_seed_and_repeat_with_it() {
     let draws = |seed| {
         let mut rng = Seed(seed).rng();
-        (0..120).map(|_| kv::choose(&[1.0, 1.0, 1.0, 2.0], 0.0, &mut rng)).collect::<Vec<_>>()
+        (0..120).map(|_| kv::choose(&[3.0, 1.0, 1.0, 1.0, 2.0], 0.0, TieBreak::Seeded, &mut rng)).collect::<Vec<_>>()
     };
     assert_eq!(draws(4), draws(4));
     let distinct: std::collections::BTreeSet<usize> = draws(4).into_iter().collect();
-    assert_eq!(distinct.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(distinct.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+    let mut rng = Seed(4).rng();
+    assert!((0..20).all(|_| kv::choose(&[3.0, 1.0, 1.0], 0.0, TieBreak::Lowest, &mut rng) == 1));
 }
 
 fn chain(blocks: &[u32]) -> Vec<BlockId> {
@@ -198,6 +232,7 @@ fn route(router: &mut Router, id: u64, prompt: &[u32], excluded: &[u32]) -> Opti
         input_tokens: tokens.len() as u32,
         chain: Router::chain(&tokens, router.block_size()),
         excluded: excluded.iter().copied().map(WorkerId).collect(),
+        ..RouteRequest::default()
     };
     let mut out = Vec::new();
     router.handle(SimTime::ZERO, RouterInput::Request(request), &mut out);
@@ -211,9 +246,13 @@ fn router(mode: RouterMode, workers: u32) -> Router {
     let mut router =
         Router::new(RouterConfig { router_mode: mode, ..RouterConfig::default() }, 4).expect("a valid configuration");
     for worker in 0..workers {
-        router.handle(SimTime::ZERO, RouterInput::WorkerUp(WorkerId(worker)), &mut Vec::new());
+        router.handle(SimTime::ZERO, up(worker), &mut Vec::new());
     }
     router
+}
+
+fn up(worker: u32) -> RouterInput {
+    RouterInput::WorkerUp { worker: WorkerId(worker), max_num_batched_tokens: None }
 }
 
 #[test]
@@ -247,9 +286,116 @@ fn round_robin_is_fair_while_workers_come_and_go() {
 }
 
 #[test]
+fn unshared_bookings_count_in_full() {
+    let mut book = LoadBook::new();
+    let worker = WorkerId(0);
+    assert!(book.book_unshared(RequestId(1), worker, 3, 12));
+    assert!(book.book_unshared(RequestId(2), worker, 3, 4));
+    assert!(!book.book_unshared(RequestId(2), worker, 9, 9), "booked already");
+    book.book(RequestId(3), worker, &chain(&[1, 2]), 0);
+    let load = book.load(worker);
+    assert_eq!((load.active_blocks, load.active_prefill_tokens, load.active_requests), (8, 16, 3));
+    for id in 1..=3 {
+        book.free(RequestId(id));
+    }
+    assert_eq!(book.load(worker), crate::router::load::ProjectedLoad::default());
+}
+
+#[test]
+fn tracking_keys_change_what_is_booked() {
+    // Two equal prompts of four blocks on the only worker, then a third.
+    let third = |changed: RouterConfig| {
+        let changed = RouterConfig { router_mode: RouterMode::Kv, ..changed };
+        let mut router = Router::new(changed, 4).expect("a valid configuration");
+        router.handle(SimTime::ZERO, up(0), &mut Vec::new());
+        let [_, _, third] = [1, 2, 3].map(|id| route(&mut router, id, &[1, 2, 3, 4], &[]).expect("a worker").terms);
+        (third.active_prefill_tokens, third.active_decode_blocks, third.additional_active_blocks, third.cost)
+    };
+    let default = RouterConfig::default();
+    assert_eq!(third(default.clone()), (32, 4, 0, 16.0));
+    assert_eq!(third(RouterConfig { router_assume_kv_reuse: false, ..default.clone() }), (32, 8, 4, 24.0));
+    assert_eq!(third(RouterConfig { router_track_active_blocks: false, ..default.clone() }), (32, 0, 0, 12.0));
+    assert_eq!(third(RouterConfig { router_track_prefill_tokens: false, ..default.clone() }), (0, 4, 0, 4.0));
+    assert_eq!(third(RouterConfig { decode_active_request_weight: 5.0, ..default }), (32, 4, 0, 26.0));
+}
+
+#[test]
+fn pools_follow_what_matters_in_them() {
+    let config = RouterConfig { router_mode: RouterMode::Kv, ..RouterConfig::default() };
+    let second = |pool| {
+        let mut router = Router::for_pool(config.clone(), 4, pool, 1).expect("a valid configuration");
+        router.handle(SimTime::ZERO, up(0), &mut Vec::new());
+        let held = RouterInput::Kv(WorkerId(0), stored(None, &chain(&[1, 2])));
+        router.handle(SimTime::ZERO, held, &mut Vec::new());
+        let [_, second] = [1, 2].map(|id| route(&mut router, id, &[1, 2, 3, 4], &[]).expect("a worker"));
+        let terms = second.terms;
+        (second.overlap_blocks, terms.active_prefill_tokens, terms.active_decode_blocks, terms.additional_active_blocks)
+    };
+    assert_eq!(second(Pool::Agg), (Some(2), 8, 4, 0));
+    assert_eq!(second(Pool::Prefill), (Some(2), 8, 0, 0));
+    assert_eq!(second(Pool::Decode), (Some(0), 0, 4, 4));
+}
+
+#[test]
+fn pools_draw_apart_and_keep_their_own_turns() {
+    let draws = |mode, pool| {
+        let config = RouterConfig { router_mode: mode, seed: 3, ..RouterConfig::default() };
+        let mut router = Router::for_pool(config, 4, pool, 2).expect("a valid configuration");
+        for worker in 0..4 {
+            router.handle(SimTime::ZERO, up(worker), &mut Vec::new());
+        }
+        (0..24).map(|id| route(&mut router, id, &[1], &[]).expect("a worker").worker.0).collect::<Vec<_>>()
+    };
+    let random = [Pool::Agg, Pool::Prefill, Pool::Decode].map(|pool| draws(RouterMode::Random, pool));
+    assert!(random[0] != random[1] && random[1] != random[2], "{random:?}");
+    // Two workers of two ranks: aggregated by worker, then rank; the pools by the flat list.
+    assert_eq!(draws(RouterMode::RoundRobin, Pool::Agg)[..5], [0, 2, 1, 3, 0]);
+    assert_eq!(draws(RouterMode::RoundRobin, Pool::Decode)[..5], [0, 1, 2, 3, 0]);
+}
+
+#[test]
+fn decisions_are_explained_on_demand_in_every_mode() {
+    for mode in [RouterMode::RoundRobin, RouterMode::Random, RouterMode::Kv] {
+        let config = RouterConfig { router_mode: mode, ..RouterConfig::default() };
+        let mut router = Router::lean(config, 4).expect("a valid configuration");
+        for worker in 0..2 {
+            router.handle(SimTime::ZERO, up(worker), &mut Vec::new());
+        }
+        assert_eq!(route(&mut router, 0, &[1, 2], &[]).and_then(|decision| decision.explained), None);
+        router.explain(true);
+        router.handle(SimTime::ZERO, RouterInput::Kv(WorkerId(1), stored(None, &chain(&[1]))), &mut Vec::new());
+        let decision = route(&mut router, 1, &[1, 2], &[]).expect("a worker");
+        let explained = Explained::of(&decision, SimTime(5), 1, Pool::Agg).expect("an explanation");
+        assert_eq!(explained.candidates.len(), 2, "{mode:?}");
+        assert_eq!((explained.best_overlap_blocks(), explained.chosen()), (1, Some(&decision.terms)), "{mode:?}");
+    }
+}
+
+#[test]
 fn bad_values_are_named() {
-    let bad = RouterConfig { router_temperature: f64::NAN, ..RouterConfig::default() };
-    assert_eq!(bad.validate().map_err(|error| error.key), Err("router_temperature"));
+    let default = RouterConfig::default;
+    let refused = |config: RouterConfig| config.validate().map_err(|error| error.key);
+    assert_eq!(refused(RouterConfig { router_temperature: f64::NAN, ..default() }), Err("router_temperature"));
+    assert_eq!(
+        refused(RouterConfig { router_queue_threshold: Some(-1.0), ..default() }),
+        Err("router_queue_threshold")
+    );
+    let ttl = RouterConfig { router_predicted_ttl_secs: Some(0.0), ..default() };
+    assert_eq!(refused(ttl), Err("router_predicted_ttl_secs"));
+    let ttl = RouterConfig { router_predicted_ttl_secs: Some(5.0), ..default() };
+    assert_eq!(refused(ttl.clone()), Ok(()));
+    assert_eq!(refused(RouterConfig { use_kv_events: false, ..ttl.clone() }), Err("router_predicted_ttl_secs"));
+    assert_eq!(ttl.validate_live().map_err(|error| error.key), Err("router_predicted_ttl_secs"));
+    let outputs = RouterConfig { router_track_output_blocks: true, ..default() };
+    assert_eq!(
+        refused(RouterConfig { router_track_active_blocks: false, ..outputs }),
+        Err("router_track_output_blocks")
+    );
+    let blind = RouterConfig { use_kv_events: false, ..default() };
+    let message = blind.validate_live().map_err(|error| error.to_string());
+    let expected = "`use_kv_events` is false, expected true: a live router learns caches from events only";
+    assert_eq!(message, Err(expected.to_owned()));
+    assert!(serde_json::from_str::<RouterConfig>(r#"{"overlap_score_weight": 1.0}"#).is_err(), "an unknown key");
     let (first, _) = (sequence_hash(None, TokensHash(5)), tokens_hash(&[1]));
     assert_eq!(first, SequenceHash(5));
 }

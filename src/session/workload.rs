@@ -21,6 +21,10 @@ pub struct WorkItem {
     pub input_tokens: u32,
     /// Output tokens to ask for.
     pub output_tokens: u32,
+    /// Higher ones are served first where a queue goes by it; in the router's, by default, a second of earlier arrival each.
+    pub priority: i32,
+    /// Tier in the router's queue; higher ones go first, whatever the rest.
+    pub strict_priority: u32,
 }
 
 /// A workload.
@@ -83,6 +87,8 @@ impl Workload {
                 input_tokens: request.prompt.len_tokens(),
                 prompt: request.prompt,
                 output_tokens: request.output_tokens,
+                priority: 0,
+                strict_priority: 0,
             })
             .collect();
         let sessions = (0..items.len())
@@ -128,7 +134,9 @@ impl Builder {
         }
         match self.prompts.prompt(row) {
             Some(prompt) => {
-                self.items.push(WorkItem { prompt, input_tokens: row.input_tokens, output_tokens: row.output_tokens })
+                let (priority, strict_priority) = (row.priority.unwrap_or(0), row.strict_priority.unwrap_or(0));
+                let (input_tokens, output_tokens) = (row.input_tokens, row.output_tokens);
+                self.items.push(WorkItem { prompt, input_tokens, output_tokens, priority, strict_priority });
             }
             None => self.too_many_blocks = true,
         }

@@ -5,7 +5,7 @@ use crate::session::ledger::{FailureKind, Outcome};
 use crate::session::workload::Workload;
 use crate::sim::life::{RequestLife, RouteStage};
 use crate::sim::world::{HandoffStage, WorldEvent};
-use crate::time::{SimSpan, SimTime};
+use crate::time::SimTime;
 
 /// The lives of a workload's requests, by row.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl Lives {
                         pool,
                         worker,
                         rank: rank as u16,
-                        queued: false,
-                        wait: SimSpan::ZERO,
+                        queued: decision.queued,
+                        wait: decision.wait,
                         selected_overlap_blocks: decision.overlap_blocks,
                         best_overlap_blocks: decision.best_overlap_blocks,
                     });

@@ -13,7 +13,7 @@ use crate::session::workload::Workload;
 use crate::sim::config::ReplayConfig;
 use crate::sim::life::RequestLife;
 use crate::sim::lives::Lives;
-use crate::sim::world::World;
+use crate::sim::world::{Asking, World};
 use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
@@ -85,14 +85,15 @@ pub fn replay(
     let mut hasher = PromptHasher::default();
     let mut request = |id: RequestId| {
         let item = &workload.items[id.0 as usize];
-        EngineRequest {
+        let request = EngineRequest {
             id,
             prompt: hasher.hash(&item.prompt, block_size),
             max_output_tokens: item.output_tokens,
             output_seed: seed.nth(id.0),
             vocab_tokens: u32::MAX,
-            priority: 0,
-        }
+            priority: item.priority,
+        };
+        Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     };
     let mut now = SimTime::ZERO;
     while let Some(deadline) = world.next_deadline() {

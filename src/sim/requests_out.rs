@@ -111,11 +111,16 @@ fn admissions<S: Serializer>(admissions: &[Admission], serializer: S) -> Result<
 struct RouteFields {
     pool: Pool,
     worker: u32,
+    #[serde(skip_serializing_if = "is_first")]
     dp_rank: u16,
     outcome: &'static str,
     wait_ms: f64,
     selected_overlap_blocks: Option<u32>,
     best_overlap_blocks: Option<u32>,
+}
+
+fn is_first(rank: &u16) -> bool {
+    *rank == 0
 }
 
 fn route<S: Serializer>(route: &[RouteStage], serializer: S) -> Result<S::Ok, S::Error> {

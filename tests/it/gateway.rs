@@ -278,3 +278,60 @@ fn bad_requests_are_the_clients_fault_and_not_the_workers() {
         until_metric(&url(&gateway), ACTIVE, |active| active == 0.0).await;
     });
 }
+
+#[test]
+fn requests_wait_in_the_router_while_its_worker_is_busy() {
+    const QUEUED: &str = "mockfleet_router_queued_requests";
+    live(async {
+        let fleet = TestFleet::start(|config| {
+            slow(config);
+            config.engine.timing_model = TimingModel::Fixed { prefill_ms: 1e6, decode_ms: 5.0 };
+        })
+        .await;
+        let space = fleet.space.clone();
+        let threshold = |config: &mut GatewayConfig| config.router.router_queue_threshold = Some(0.0);
+        let gateway = start_gateway(&space, RouterMode::Kv, threshold).await.expect("the router starts");
+        let client = connect(&url(&gateway)).await;
+        let send = |number| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.generate(request(prompt(number, 40), 2)).await })
+        };
+        let until = async |queued: f64, active: f64| {
+            until_metric(&url(&gateway), QUEUED, |now| now == queued).await;
+            until_metric(&url(&gateway), ACTIVE, |now| now == active).await;
+        };
+        let first = send(1);
+        until(0.0, 1.0).await;
+        let second = send(2);
+        until(1.0, 1.0).await;
+        let third = send(3);
+        until(2.0, 1.0).await;
+        // Who leaves while it waits is forgotten; who leaves the worker makes room.
+        second.abort();
+        until(1.0, 1.0).await;
+        first.abort();
+        until(0.0, 1.0).await;
+        let fourth = send(4);
+        until(1.0, 1.0).await;
+        let page = get(&format!("{}/metrics", url(&gateway))).await.text;
+        assert_eq!(metric(&page, "mockfleet_router_requests_total"), Some(2.0));
+        assert_eq!(metric(&page, "mockfleet_router_queue_wait_seconds_count"), Some(1.0));
+        fleet.fleet.stop().await;
+        for left in [third, fourth] {
+            let error = left.await.expect("not aborted").expect_err("no worker is left");
+            assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+        }
+        until(0.0, 0.0).await;
+    });
+}
+
+#[test]
+fn what_only_a_replay_takes_is_refused() {
+    live(async {
+        let space = Space::new();
+        let blind = |config: &mut GatewayConfig| config.router.use_kv_events = false;
+        let error = start_gateway(&space, RouterMode::Kv, blind).await.err().expect("refused");
+        assert!(matches!(error, GatewayError::Config(_)), "{error}");
+        assert!(error.to_string().starts_with("`use_kv_events` is false"), "{error}");
+    });
+}

@@ -113,10 +113,15 @@ impl Backend for GatewayBackend {
         let mut last_error = None;
         while excluded.len() < MAX_ATTEMPTS {
             let input_tokens = call.prompt.len() as u32;
-            let Some(mut routed) = self.gate.route(input_tokens, &chain, &excluded) else { break };
-            if excluded.is_empty() {
+            let asked = wall_now();
+            let Some(mut routed) = self.gate.route(input_tokens, &chain, &excluded).await else { break };
+            if routed.decision.queued {
+                metrics.queue_wait.observe(wall_now().duration_since(asked).as_secs_f64());
+            }
+            if excluded.is_empty() && !routed.decision.queued {
                 metrics.decision.observe(wall_now().duration_since(arrived).as_secs_f64());
-            } else {
+            }
+            if !excluded.is_empty() {
                 metrics.rerouted.inc();
             }
             metrics.routed.get_or_create(&[("worker", routed.worker.url.clone())]).inc();

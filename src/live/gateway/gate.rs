@@ -2,12 +2,14 @@
 //!
 //! A lock rather than a thread of its own: a decision takes microseconds, and a request would wait longer for the hand-over
 //! than for the decision. The lock puts all inputs into one order and stamps each with the time.
+//!
+//! A decision may come long after its request, if the router has a queue: who asked waits for it on a channel.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tonic::transport::Channel;
 
 use crate::engine::KvEventData;
@@ -44,6 +46,8 @@ struct State {
     workers: BTreeMap<WorkerId, WorkerEntry>,
     ids: BTreeMap<String, WorkerId>,
     out: Vec<RouterOutput>,
+    /// Who waits for a decision; told `None` if nobody can take the request.
+    waiting: BTreeMap<RequestId, oneshot::Sender<Option<(Decision, WorkerEntry)>>>,
 }
 
 /// The shared router.
@@ -68,6 +72,8 @@ pub struct RouterFigures {
     pub orphan_events: u64,
     /// Requests in flight.
     pub active_requests: u64,
+    /// Requests that wait for a worker.
+    pub queued_requests: u64,
 }
 
 /// Where a request goes, and the booking that lasts until it is dropped.
@@ -90,6 +96,7 @@ impl Gate {
             workers: BTreeMap::new(),
             ids: BTreeMap::new(),
             out: Vec::new(),
+            waiting: BTreeMap::new(),
         };
         Arc::new(Gate {
             config,
@@ -158,10 +165,12 @@ impl Gate {
     }
 
     /// A worker takes requests from now on. The first one sets the fleet's facts; of the limits the smallest holds.
+    /// `max_num_batched_tokens` is the most that it computes in one step, if it tells.
     pub fn worker_up(
         &self,
         url: &str,
         facts: &ModelFacts,
+        max_num_batched_tokens: Option<u32>,
         client: WorkerClient,
         suspect: Arc<tokio::sync::Notify>,
     ) -> Result<WorkerId, String> {
@@ -181,7 +190,7 @@ impl Gate {
             }
         }
         state.workers.insert(id, WorkerEntry { id, url: url.to_owned(), client, suspect });
-        state.tell(RouterInput::WorkerUp(id));
+        state.tell(RouterInput::WorkerUp { worker: id, max_num_batched_tokens });
         self.worker_count.send_replace(state.workers.len());
         Ok(id)
     }
@@ -209,17 +218,26 @@ impl Gate {
         }
     }
 
-    /// Chooses a worker and books the request on it; `None` if nobody can take it.
-    pub fn route(self: &Arc<Self>, input_tokens: u32, chain: &Chain, excluded: &[WorkerId]) -> Option<Routed> {
+    /// Chooses a worker and books the request on it, once a worker is free for it; `None` if nobody can take it. Who
+    /// stops waiting leaves the queue.
+    pub async fn route(self: &Arc<Self>, input_tokens: u32, chain: &Chain, excluded: &[WorkerId]) -> Option<Routed> {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
-        let request = RouteRequest { id, input_tokens, chain: chain.clone(), excluded: excluded.to_vec() };
-        let mut state = self.lock();
-        let RouterOutput::Routed(_, decision) = state.tell(RouterInput::Request(request))? else { return None };
+        let request = RouteRequest {
+            id,
+            input_tokens,
+            chain: chain.clone(),
+            excluded: excluded.to_vec(),
+            ..RouteRequest::default()
+        };
         let booking = Booking { gate: self.clone(), id };
-        let worker = state.workers.get(&decision.worker).cloned();
-        // The lock must be free before the booking could be dropped.
-        drop(state);
-        Some(Routed { worker: worker?, decision, booking })
+        let (sender, decision) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            state.waiting.insert(id, sender);
+            state.tell(RouterInput::Request(request));
+        }
+        let (decision, worker) = decision.await.ok().flatten()?;
+        Some(Routed { worker, decision, booking })
     }
 
     /// What the router knows; all zero while no worker is up.
@@ -230,16 +248,33 @@ impl Gate {
             applied_events: router.index().applied_events(),
             orphan_events: router.index().orphan_events(),
             active_requests: router.load().len() as u64,
+            queued_requests: router.queue_len() as u64,
         })
     }
 }
 
 impl State {
-    fn tell(&mut self, input: RouterInput) -> Option<RouterOutput> {
+    /// Tells the router and passes on what it decides. Without a router nobody can take anything.
+    fn tell(&mut self, input: RouterInput) {
         let now: SimTime = self.clock.now();
-        let router = self.router.as_mut()?;
+        let Some(router) = self.router.as_mut() else {
+            self.waiting.clear();
+            return;
+        };
         router.handle(now, input, &mut self.out);
-        self.out.pop()
+        for output in self.out.drain(..) {
+            let (id, decided) = match output {
+                RouterOutput::Routed(id, decision) => {
+                    let worker = self.workers.get(&decision.worker).cloned();
+                    (id, worker.map(|worker| (decision, worker)))
+                }
+                RouterOutput::NoWorker(id) => (id, None),
+            };
+            // Who has stopped waiting drops its booking, which tells the router.
+            if let Some(sender) = self.waiting.remove(&id) {
+                let _ = sender.send(decided);
+            }
+        }
     }
 }
 
@@ -258,6 +293,8 @@ impl Booking {
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        self.gate.lock().tell(RouterInput::Ended(self.id));
+        let mut state = self.gate.lock();
+        state.waiting.remove(&self.id);
+        state.tell(RouterInput::Ended(self.id));
     }
 }

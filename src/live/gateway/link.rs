@@ -115,14 +115,16 @@ async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, Status>>) -
 
 async fn follow(gate: &Arc<Gate>, url: &str, retry: &mut Duration) -> Result<std::convert::Infallible, LinkError> {
     let mut client = connect(url, TOKEN_WINDOW_BYTES).await?;
-    let facts = in_time("GetServerInfo", facts(&mut client)).await?;
+    let (facts, max_num_batched_tokens) = in_time("GetServerInfo", facts(&mut client)).await?;
     gate.agree(url, &facts).map_err(LinkError::Mismatch)?;
     let mut events = subscribe(url).await?;
     if events.is_none() {
         tracing::warn!("worker {url} sends no cache events: its overlap is taken for 0");
     }
     let suspect = Arc::new(Notify::new());
-    let id = gate.worker_up(url, &facts, client.clone(), suspect.clone()).map_err(LinkError::Mismatch)?;
+    let id = gate
+        .worker_up(url, &facts, max_num_batched_tokens, client.clone(), suspect.clone())
+        .map_err(LinkError::Mismatch)?;
     let _up = Up(gate, id);
     *retry = FIRST_RETRY;
     tracing::info!("worker {id} at {url} is up");
@@ -173,7 +175,8 @@ async fn healthy(client: &mut WorkerClient) -> Result<(), LinkError> {
     if answer.healthy { Ok(()) } else { Err(lost("HealthCheck", &answer.message)) }
 }
 
-async fn facts(client: &mut WorkerClient) -> Result<ModelFacts, Status> {
+/// What the worker tells of itself, and the most tokens of one step if it tells that.
+async fn facts(client: &mut WorkerClient) -> Result<(ModelFacts, Option<u32>), Status> {
     let server = client.get_server_info(GetServerInfoRequest {}).await?.into_inner();
     let model = client.get_model_info(GetModelInfoRequest {}).await?.into_inner();
     let block_size = u32::try_from(server.block_size).unwrap_or(0);
@@ -183,11 +186,13 @@ async fn facts(client: &mut WorkerClient) -> Result<ModelFacts, Status> {
     // Workers that are not ours do not know the field: they run in real time.
     let speedup_ratio = if server.speedup_ratio > 0.0 { server.speedup_ratio } else { 1.0 };
     let name = if model.served_model_name.is_empty() { model.model_path } else { model.served_model_name };
-    Ok(ModelFacts {
+    let max_num_batched_tokens = Some(server.max_num_batched_tokens).filter(|tokens| *tokens > 0);
+    let facts = ModelFacts {
         model: name,
         max_model_len: model.max_context_length,
         vocab_tokens: model.vocab_size,
         block_size,
         speedup_ratio,
-    })
+    };
+    Ok((facts, max_num_batched_tokens))
 }

@@ -24,8 +24,10 @@ pub struct GatewayMetrics {
     pub overlap_blocks: Counter,
     /// The most that any worker had.
     pub best_overlap_blocks: Counter,
-    /// Wall seconds to decide: hashing the prompt and choosing.
+    /// Wall seconds to decide: hashing the prompt and choosing; without requests that waited in the queue.
     pub decision: Histogram,
+    /// Wall seconds in the queue, of those that waited there.
+    pub queue_wait: Histogram,
     /// Wall seconds from the request's arrival here to its first token.
     pub time_to_first_token: Histogram,
 }
@@ -40,6 +42,7 @@ impl Default for GatewayMetrics {
             overlap_blocks: Counter::default(),
             best_overlap_blocks: Counter::default(),
             decision: Histogram::new(exponential_buckets(1e-6, 2.0, 16)),
+            queue_wait: Histogram::new(exponential_buckets(1e-3, 2.0, 18)),
             time_to_first_token: Histogram::new(exponential_buckets(1e-3, 2.0, 18)),
         }
     }
@@ -54,6 +57,7 @@ impl GatewayMetrics {
         for (name, help, value) in [
             ("workers", "Workers that take requests", workers),
             ("active_requests", "Requests in flight", figures.active_requests),
+            ("queued_requests", "Requests that wait in the router for a worker", figures.queued_requests),
             ("index_blocks", "Distinct KV blocks in the index", figures.cached_blocks),
         ] {
             registry.register(name, help, ConstGauge::new(value as f64));
@@ -75,6 +79,8 @@ impl GatewayMetrics {
             registry.register(name, help, counter.clone());
         }
         registry.register("decision_seconds", "Hashing a prompt and choosing its worker", self.decision.clone());
+        let wait = self.queue_wait.clone();
+        registry.register("queue_wait_seconds", "In the queue, of requests that waited there", wait);
         let ttft = self.time_to_first_token.clone();
         registry.register("time_to_first_token_seconds", "From a request's arrival to its first token", ttft);
         let mut page = String::new();

@@ -71,7 +71,7 @@ pub struct Gateway {
 
 /// Binds the port, finds the first worker and serves.
 pub async fn start(config: &GatewayConfig) -> Result<Gateway, GatewayError> {
-    config.router.validate()?;
+    config.router.validate_live()?;
     let listener = serve::bind(config.address).await?;
     let gate = Gate::new(config.router.clone(), config.block_size);
     let links = CancellationToken::new();

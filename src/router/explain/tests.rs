@@ -10,7 +10,10 @@ fn worked_example(config: &RouterConfig) -> Explained {
         .zip(facts)
         .map(|(worker, (overlap_blocks, active_decode_blocks))| {
             let facts = CostTerms { overlap_blocks, active_decode_blocks, ..CostTerms::default() };
-            (WorkerId(worker), facts.priced(RequestCost { input_tokens: 160, block_size: 16 }, config))
+            (
+                WorkerId(worker),
+                facts.priced(RequestCost { input_tokens: 160, block_size: 16, least_prefill_tokens: 0 }, config),
+            )
         })
         .collect();
     Explained {
@@ -40,11 +43,11 @@ fn a_line_holds_every_term_in_the_order_of_the_docs() {
         r#"{"at_ms":12.000001,"row":7,"pool":"agg","mode":"kv","queued":true,"wait_ms":2.0,"worker":1,"ties":1,"#,
         r#""best_overlap_blocks":8,"candidates":["#,
         r#"{"worker":0,"overlap_blocks":2,"active_prefill_tokens":0,"active_decode_blocks":10,"#,
-        r#""additional_active_blocks":0,"adjusted_prefill_blocks":8.0,"cost":18.0},"#,
+        r#""additional_active_blocks":0,"active_requests":0,"credit_blocks":2.0,"adjusted_prefill_blocks":8.0,"cost":18.0},"#,
         r#"{"worker":1,"overlap_blocks":5,"active_prefill_tokens":0,"active_decode_blocks":5,"#,
-        r#""additional_active_blocks":0,"adjusted_prefill_blocks":5.0,"cost":10.0},"#,
+        r#""additional_active_blocks":0,"active_requests":0,"credit_blocks":5.0,"adjusted_prefill_blocks":5.0,"cost":10.0},"#,
         r#"{"worker":2,"overlap_blocks":8,"active_prefill_tokens":0,"active_decode_blocks":9,"#,
-        r#""additional_active_blocks":0,"adjusted_prefill_blocks":2.0,"cost":11.0}]}"#,
+        r#""additional_active_blocks":0,"active_requests":0,"credit_blocks":8.0,"adjusted_prefill_blocks":2.0,"cost":11.0}]}"#,
     );
     assert_eq!(written(&worked_example(&config), &config), expected);
 }
@@ -55,7 +58,7 @@ fn the_example_of_the_docs_is_real() {
     let config = config(RouterMode::Kv, 0.0);
     let priced = [4, 0].map(|overlap_blocks| {
         let facts = CostTerms { overlap_blocks, additional_active_blocks: 8, ..CostTerms::default() };
-        facts.priced(RequestCost { input_tokens: 32, block_size: 4 }, &config)
+        facts.priced(RequestCost { input_tokens: 32, block_size: 4, least_prefill_tokens: 0 }, &config)
     });
     let candidates: Vec<(WorkerId, CostTerms)> = (0..).map(WorkerId).zip(priced).collect();
     let explained = Explained {

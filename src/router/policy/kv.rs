@@ -1,24 +1,25 @@
 //! The least cost, or a draw that prefers low costs.
 //!
-//! At temperature 0 the minimum wins and equal minima are drawn from evenly. Above 0 a candidate's weight is
+//! At temperature 0 the minimum wins; equal minima are drawn from evenly, or the first of them is taken. Above 0 a candidate's weight is
 //! exp(−(cost − min) / ((max − min) × temperature)): costs are normalised to their range, so the temperature has no unit;
 //! with two candidates of unequal cost it alone fixes the split.
 
 use rand::RngExt;
 
 use crate::rng::Rng;
+use crate::router::config::TieBreak;
 
 /// Index of the chosen candidate; `costs` is not empty and in a fixed order of workers.
-pub fn choose(costs: &[f64], temperature: f64, rng: &mut Rng) -> usize {
+pub fn choose(costs: &[f64], temperature: f64, ties: TieBreak, rng: &mut Rng) -> usize {
     if temperature > 0.0 {
         let draw = rng.random::<f64>();
         return draw_index(&weights(costs, temperature), draw);
     }
     let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut ties = costs.iter().enumerate().filter(|(_, cost)| **cost == least).map(|(index, _)| index);
-    let count = ties.clone().count();
+    let mut tied = costs.iter().enumerate().filter(|(_, cost)| **cost == least).map(|(index, _)| index);
+    let count = if ties == TieBreak::Lowest { 1 } else { tied.clone().count() };
     let pick = if count > 1 { rng.random_range(0..count) } else { 0 };
-    ties.nth(pick).unwrap_or(0)
+    tied.nth(pick).unwrap_or(0)
 }
 
 /// Probability of each candidate at a temperature above 0.

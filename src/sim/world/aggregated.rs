@@ -1,14 +1,14 @@
 //! One pool of workers that do everything.
 //!
-//! At one moment: steps end, lowest worker first, cache events before tokens, and each signal to the router may set free
-//! a request from its queue, which goes to its worker at once; late cache events reach the router; requests that are due
+//! At one moment: late cache events reach the router; steps end, lowest worker first, cache events before tokens, and each
+//! signal to the router may set free a request from its queue, which goes to its worker at once; requests that are due
 //! are released and routed; steps start, lowest worker first. A request that arrives when a step ends takes part in the
 //! next one.
 
-use crate::engine::{EngineInput, EngineOutput, EngineRequest, FleetInput, FleetOutput};
+use crate::engine::{EngineInput, EngineOutput, FleetInput, FleetOutput};
 use crate::ids::RequestId;
 use crate::session::driver::{Driver, DriverInput, Release};
-use crate::sim::world::WorldEvent;
+use crate::sim::world::{Asking, WorldEvent};
 use crate::sim::world::pool::WorkerPool;
 use crate::time::SimTime;
 
@@ -27,12 +27,12 @@ impl Aggregated {
         &mut self,
         now: SimTime,
         driver: &mut Driver,
-        request: &mut impl FnMut(RequestId) -> EngineRequest,
+        request: &mut impl FnMut(RequestId) -> Asking,
         tell: &mut impl FnMut(SimTime, WorldEvent),
     ) {
+        self.workers.deliver_late_events(now);
         self.workers.fleet.complete_steps(now, &mut self.out);
         self.hear(now, driver, tell);
-        self.workers.deliver_late_events(now);
         driver.advance(now, &mut self.releases);
         for release in std::mem::take(&mut self.releases) {
             tell(now, WorldEvent::Released(release));
@@ -60,7 +60,7 @@ impl Aggregated {
             match output {
                 EngineOutput::Kv(event) => self.workers.kv_event(at, worker, event.data),
                 EngineOutput::Token { id, position, finished, max_gap, .. } => {
-                    if position == 0 {
+                    if position == 0 && !finished {
                         self.workers.prefill_completed(at, id);
                         self.place(now, tell);
                     }

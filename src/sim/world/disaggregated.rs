@@ -1,7 +1,7 @@
 //! A pool of workers for prompts, one for output, and the hand-offs between them.
 //!
 //! What happens at one moment is done in rounds until nothing is left to do; a tick is one round:
-//! 1. steps that are due end, prefill workers before decode workers, each kind lowest first: commands that waited for this
+//! 1. late cache events reach the router; steps that are due end, prefill workers before decode workers, each kind lowest first: commands that waited for this
 //!    end go to the list of actions, cache events reach the router, tokens are told, and prompts that are computed now ask
 //!    for a destination;
 //! 2. transfers that are due end, in the order in which their requests arrived;
@@ -18,11 +18,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::{EngineConfig, EngineInput, EngineOutput, EngineRequest, FleetInput, FleetOutput, RejectReason};
+use crate::engine::{EngineConfig, EngineInput, EngineOutput, FleetInput, FleetOutput, RejectReason};
 use crate::ids::{RequestId, WorkerId};
 use crate::session::driver::{Driver, DriverInput, Release};
 use crate::sim::world::pool::WorkerPool;
-use crate::sim::world::{HandoffStage, WorldEvent};
+use crate::sim::world::{Asking, HandoffStage, WorldEvent};
 use crate::time::{SimSpan, SimTime};
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ enum Action {
 struct Journey {
     /// Place in the order of arrivals.
     arrival_number: u64,
-    request: EngineRequest,
+    asking: Asking,
     prefill: Option<WorkerId>,
     decode: Option<WorkerId>,
 }
@@ -98,11 +98,12 @@ impl Disaggregated {
         &mut self,
         now: SimTime,
         driver: &mut Driver,
-        request: &mut impl FnMut(RequestId) -> EngineRequest,
+        request: &mut impl FnMut(RequestId) -> Asking,
         tell: &mut impl FnMut(SimTime, WorldEvent),
     ) {
         self.started &= now == self.now;
         self.now = now;
+        self.prefill.deliver_late_events(now);
         self.end_steps(now, driver, tell);
         while let Some(Reverse((_, _, id))) = self.transfers.peek().copied().filter(|Reverse((at, ..))| *at <= now) {
             self.transfers.pop();
@@ -115,8 +116,8 @@ impl Disaggregated {
         for release in std::mem::take(&mut self.releases) {
             tell(now, WorldEvent::Released(release));
             self.arrivals += 1;
-            let (arrival_number, request) = (self.arrivals, request(release.id));
-            self.journeys.insert(release.id, Journey { arrival_number, request, prefill: None, decode: None });
+            let (arrival_number, asking) = (self.arrivals, request(release.id));
+            self.journeys.insert(release.id, Journey { arrival_number, asking, prefill: None, decode: None });
             self.actions.push_back(Action::Submit(release.id));
         }
         self.prefill.fleet.start_steps(now, &mut self.out);
@@ -141,8 +142,6 @@ impl Disaggregated {
             self.decode.fleet.complete_step(worker, now, &mut self.out);
             self.hear_decode(driver, tell);
         }
-        self.prefill.deliver_late_events(now);
-        self.decode.deliver_late_events(now);
     }
 
     fn follow(
@@ -155,18 +154,18 @@ impl Disaggregated {
         match action {
             Action::Submit(id) => {
                 let Some(journey) = self.journeys.get(&id) else { return };
-                self.prefill.ask(now, journey.request.clone());
+                self.prefill.ask(now, journey.asking.clone());
                 self.place_prefills(now, driver, tell);
             }
             Action::Reserve(id) => {
                 let Some(journey) = self.journeys.get(&id) else { return };
-                self.decode.ask(now, journey.request.clone());
+                self.decode.ask(now, journey.asking.clone());
                 self.place_decodes(now, driver, tell);
             }
             Action::Transfer { id, fresh_blocks } => {
                 let Some(journey) = self.journeys.get(&id) else { return };
                 let sender = journey.prefill.and_then(|engine| self.senders.get(engine.0 as usize));
-                let prompt_tokens = journey.request.prompt.len_tokens();
+                let prompt_tokens = journey.asking.request.prompt.len_tokens();
                 let span = sender.map_or(SimSpan::ZERO, |sender| sender.kv_transfer_time(prompt_tokens, fresh_blocks));
                 if span == SimSpan::ZERO {
                     self.actions.push_back(Action::Activate(id));
@@ -243,13 +242,15 @@ impl Disaggregated {
                 EngineOutput::SourceHeld { id, .. } => {
                     tell(at, WorldEvent::Handoff(id, HandoffStage::SourceHeld));
                     self.actions.push_back(Action::Reserve(id));
-                    self.prefill.ended(at, id);
+                    self.prefill.prefill_completed(at, id);
                     self.place_prefills(at, driver, tell);
                 }
                 EngineOutput::SourceReleased { id } => {
                     tell(at, WorldEvent::Handoff(id, HandoffStage::SourceReleased));
                     // The decode worker has all it needs.
                     self.journeys.remove(&id);
+                    self.prefill.ended(at, id);
+                    self.place_prefills(at, driver, tell);
                 }
                 EngineOutput::Rejected { id, reason } => {
                     self.prefill.ended(at, id);
@@ -278,7 +279,7 @@ impl Disaggregated {
                     self.actions.push_back(Action::Release(id));
                 }
                 EngineOutput::Token { id, position, finished, max_gap, .. } => {
-                    if position == 0 {
+                    if position == 0 && !finished {
                         self.decode.prefill_completed(at, id);
                     }
                     tell(at, WorldEvent::Token { id, position, finished, max_gap });

@@ -94,6 +94,17 @@ pub enum WorldEvent {
     },
 }
 
+/// A request as it comes to the first router.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// For the engines.
+    pub request: EngineRequest,
+    /// See [`RouteRequest::priority_jump`](crate::router::RouteRequest::priority_jump).
+    pub priority_jump: f64,
+    /// See [`RouteRequest::strict_priority`](crate::router::RouteRequest::strict_priority).
+    pub strict_priority: u32,
+}
+
 /// The stages of a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoffStage {
@@ -154,11 +165,11 @@ impl World {
         self.driver.in_flight()
     }
 
-    /// Lets happen what is due at `now`. `request` makes the engine's request for a row, `tell` hears of it.
+    /// Lets happen what is due at `now`. `request` makes the request of a row, `tell` hears of it.
     pub fn tick(
         &mut self,
         now: SimTime,
-        request: &mut impl FnMut(RequestId) -> EngineRequest,
+        request: &mut impl FnMut(RequestId) -> Asking,
         tell: &mut impl FnMut(SimTime, WorldEvent),
     ) {
         match &mut self.fleets {

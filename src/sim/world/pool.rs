@@ -11,7 +11,7 @@ use crate::ids::{RequestId, WorkerId};
 use crate::router::{Decision, RouteRequest, Router, RouterConfig, RouterInput, RouterOutput};
 use crate::sim::life::Pool;
 use crate::sim::replay::ReplayError;
-use crate::sim::world::WorldEvent;
+use crate::sim::world::{Asking, WorldEvent};
 use crate::time::{SimSpan, SimTime};
 
 /// A request that has got its worker.
@@ -39,10 +39,14 @@ impl WorkerPool {
     ) -> Result<Self, ReplayError> {
         let block_size = engines.first().map_or(1, |engine| engine.block_size);
         let fleet = Fleet::with_detail(engines, detail)?;
-        let mut router = Router::lean(router.clone(), block_size)?;
+        let ranks = engines.first().map_or(1, |engine| engine.dp_size);
+        let mut router = Router::for_pool(router.clone(), block_size, pool, ranks)?;
         let mut said = Vec::new();
-        for worker in 0..fleet.len() as u32 {
-            router.handle(SimTime::ZERO, RouterInput::WorkerUp(WorkerId(worker)), &mut said);
+        let batch_tokens = engines.iter().flat_map(|engine| {
+            std::iter::repeat_n(engine.max_num_batched_tokens, engine.dp_size as usize)
+        });
+        for (worker, max_num_batched_tokens) in (0..).map(WorkerId).zip(batch_tokens) {
+            router.handle(SimTime::ZERO, RouterInput::WorkerUp { worker, max_num_batched_tokens }, &mut said);
         }
         Ok(WorkerPool {
             pool,
@@ -68,11 +72,14 @@ impl WorkerPool {
     }
 
     /// A request wants a worker.
-    pub fn ask(&mut self, now: SimTime, request: EngineRequest) {
+    pub fn ask(&mut self, now: SimTime, asking: Asking) {
+        let Asking { request, priority_jump, strict_priority } = asking;
         let route = RouteRequest {
             id: request.id,
             input_tokens: request.prompt.len_tokens(),
             chain: request.prompt.chain(self.router.block_size()),
+            priority_jump,
+            strict_priority,
             excluded: Vec::new(),
         };
         self.asking.insert(request.id, request);

@@ -15,7 +15,7 @@ use mockfleet::session::workload::Workload;
 use mockfleet::sim::ReplayConfig;
 use mockfleet::sim::life::{Pool, RequestLife};
 use mockfleet::sim::lives::Lives;
-use mockfleet::sim::world::{World, WorldEvent};
+use mockfleet::sim::world::{Asking, World, WorldEvent};
 use mockfleet::time::SimTime;
 use serde_json::Value;
 
@@ -91,16 +91,17 @@ impl Scenario {
         panic!("case {}: more than {MAX_TICKS} ticks", self.name)
     }
 
-    fn request(&self, id: RequestId) -> EngineRequest {
+    fn request(&self, id: RequestId) -> Asking {
         let item = &self.workload.items[id.0 as usize];
-        EngineRequest {
+        let request = EngineRequest {
             id,
             prompt: item.prompt.tokens().into(),
             max_output_tokens: item.output_tokens,
             output_seed: Seed(7).nth(id.0),
             vocab_tokens: 1 << 20,
-            priority: 0,
-        }
+            priority: item.priority,
+        };
+        Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     }
 }
 

@@ -139,10 +139,12 @@ golden_cases! {
     chunked_prefill: "chunked-prefill",
     disaggregated: "disaggregated",
     eviction: "eviction",
+    kv_router_2_workers: "kv-router-2-workers",
     max_num_seqs: "max-num-seqs",
     polynomial_timing: "polynomial-timing",
     preemption_lifo: "preemption-lifo",
     round_robin_2_workers: "round-robin-2-workers",
+    router_queue_priority: "router-queue-priority",
     sessions_concurrency: "sessions-concurrency",
     unchunked_prefill: "unchunked-prefill",
 }
@@ -179,4 +181,11 @@ fn extra_aggregated_cases() {
         name != "speedup-0" && case["engine"].is_object() && case["router_mode"] == "round_robin"
     });
     assert_eq!(compared, 127, "cases");
+}
+
+/// All keys of the cost, late cache events, the queue and its priorities, ranks.
+#[test]
+fn extra_router_cases() {
+    let compared = compare_extra(|_, case| case["router_mode"] == "kv_router");
+    assert_eq!(compared, 90, "cases");
 }
