@@ -104,10 +104,9 @@ impl World<'_> {
                 _ => {}
             }
             self.run.note_one(output, &mut self.driver);
-            for input in [first.map(RouterInput::PrefillCompleted), ended.map(RouterInput::Ended)] {
-                if let Some(input) = input {
-                    self.tell(now, input);
-                }
+            for input in [first.map(RouterInput::PrefillCompleted), ended.map(RouterInput::Ended)].into_iter().flatten()
+            {
+                self.tell(now, input);
             }
         }
     }
