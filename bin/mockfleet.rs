@@ -22,7 +22,7 @@ enum Command {
     Mocker(cli::mocker::MockerArgs),
     Router(cli::router::RouterArgs),
     Loadgen(cli::loadgen::LoadgenArgs),
-    Replay(cli::replay::ReplayArgs),
+    Replay(Box<cli::replay::ReplayArgs>),
     Trace(cli::trace::TraceArgs),
 }
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Mocker(arguments) => cli::finish(arguments),
         Command::Router(arguments) => cli::finish(arguments),
         Command::Loadgen(arguments) => cli::finish(arguments),
-        Command::Replay(arguments) => cli::finish(arguments),
+        Command::Replay(arguments) => cli::finish(*arguments),
         Command::Trace(arguments) => cli::finish(arguments),
     }
 }

@@ -6,21 +6,23 @@
 //! next one.
 
 use crate::engine::{EngineInput, EngineOutput, FleetInput, FleetOutput};
-use crate::ids::RequestId;
+use crate::ids::{RequestId, WorkerId};
 use crate::session::driver::{Driver, DriverInput, Release};
-use crate::sim::world::{Asking, WorldEvent};
 use crate::sim::world::pool::WorkerPool;
+use crate::sim::world::{Asking, WorldEvent};
 use crate::time::SimTime;
 
 pub(super) struct Aggregated {
     pub workers: WorkerPool,
     out: Vec<FleetOutput>,
     releases: Vec<Release>,
+    /// Workers that got a request at this moment; their gauges are told before steps start.
+    submitted: Vec<WorkerId>,
 }
 
 impl Aggregated {
     pub fn new(workers: WorkerPool) -> Self {
-        Aggregated { workers, out: Vec::new(), releases: Vec::new() }
+        Aggregated { workers, out: Vec::new(), releases: Vec::new(), submitted: Vec::new() }
     }
 
     pub fn tick(
@@ -39,6 +41,9 @@ impl Aggregated {
             self.workers.ask(now, request(release.id));
             self.place(now, tell);
         }
+        for worker in self.submitted.drain(..) {
+            tell(now, self.workers.gauges(worker, true));
+        }
         self.workers.fleet.start_steps(now, &mut self.out);
         self.hear(now, driver, tell);
     }
@@ -50,7 +55,7 @@ impl Aggregated {
             tell(now, self.workers.routed(request.id, decision));
             // Nothing is said to a submission but what a later step says.
             self.workers.fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut Vec::new());
-            tell(now, self.workers.gauges(worker, true));
+            self.submitted.push(worker);
         }
     }
 

@@ -65,6 +65,8 @@ pub(super) struct Disaggregated {
     started: bool,
     out: Vec<FleetOutput>,
     releases: Vec<Release>,
+    /// Prefill engines that got a request and whose gauges are to be told.
+    submitted: Vec<WorkerId>,
 }
 
 impl Disaggregated {
@@ -83,6 +85,7 @@ impl Disaggregated {
             started: false,
             out: Vec::new(),
             releases: Vec::new(),
+            submitted: Vec::new(),
         }
     }
 
@@ -105,6 +108,9 @@ impl Disaggregated {
         self.now = now;
         self.prefill.deliver_late_events(now);
         self.end_steps(now, driver, tell);
+        for worker in self.submitted.drain(..) {
+            tell(now, self.prefill.gauges(worker, false));
+        }
         while let Some(Reverse((_, _, id))) = self.transfers.peek().copied().filter(|Reverse((at, ..))| *at <= now) {
             self.transfers.pop();
             self.actions.push_back(Action::Activate(id));
@@ -156,6 +162,9 @@ impl Disaggregated {
                 let Some(journey) = self.journeys.get(&id) else { return };
                 self.prefill.ask(now, journey.asking.clone());
                 self.place_prefills(now, driver, tell);
+                for worker in self.submitted.drain(..) {
+                    tell(now, self.prefill.gauges(worker, true));
+                }
             }
             Action::Reserve(id) => {
                 let Some(journey) = self.journeys.get(&id) else { return };
@@ -213,7 +222,7 @@ impl Disaggregated {
             let input = EngineInput::Submit(request);
             self.prefill.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
             self.hear_prefill(driver, tell);
-            tell(now, self.prefill.gauges(worker, true));
+            self.submitted.push(worker);
         }
     }
 
@@ -268,7 +277,8 @@ impl Disaggregated {
         let mut out = std::mem::take(&mut self.out);
         for FleetOutput { at, worker, output } in out.drain(..) {
             match output {
-                EngineOutput::Kv(event) => self.decode.kv_event(at, worker, event.data),
+                // Blocks come here with their requests; nobody chooses a decode worker by them.
+                EngineOutput::Kv(_) => {}
                 EngineOutput::DestinationReserved { id, fresh_blocks } => {
                     tell(at, WorldEvent::Handoff(id, HandoffStage::DestinationReserved));
                     tell(at, self.decode.gauges(worker, false));

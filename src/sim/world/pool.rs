@@ -42,9 +42,9 @@ impl WorkerPool {
         let ranks = engines.first().map_or(1, |engine| engine.dp_size);
         let mut router = Router::for_pool(router.clone(), block_size, pool, ranks)?;
         let mut said = Vec::new();
-        let batch_tokens = engines.iter().flat_map(|engine| {
-            std::iter::repeat_n(engine.max_num_batched_tokens, engine.dp_size as usize)
-        });
+        let batch_tokens = engines
+            .iter()
+            .flat_map(|engine| std::iter::repeat_n(engine.max_num_batched_tokens, engine.dp_size as usize));
         for (worker, max_num_batched_tokens) in (0..).map(WorkerId).zip(batch_tokens) {
             router.handle(SimTime::ZERO, RouterInput::WorkerUp { worker, max_num_batched_tokens }, &mut said);
         }
