@@ -69,7 +69,7 @@ fn compare_run(name: &str, entry: &Value) -> Option<String> {
     let handoffs = case["engine"].is_null();
     let run = Scenario::of_rows(name, case, &entry["trace"]).drive();
     let sorted = |mut rows: Vec<Row>| {
-        rows.sort_by(|a, b| a.order().cmp(&b.order()));
+        rows.sort_by_key(Row::order);
         rows
     };
     let ours = sorted(run.lives.iter().map(|life| Row::of_life(life, ranks, handoffs)).collect());
