@@ -6,7 +6,7 @@
 //! length fits into the pool, and nobody overtakes it. One token a sequence a step.
 
 use crate::engine::config::{PreemptionMode, WorkerType};
-use crate::engine::events::KvEventData;
+use crate::engine::events::{KvEventData, RemovedBlocks};
 use crate::engine::machine::Engine;
 use crate::engine::messages::{EngineOutput, RejectReason, Timed};
 use crate::engine::sequence::ScheduledWork;
@@ -279,7 +279,7 @@ impl Engine {
 
     /// Reserves blocks for a sequence; evictions are told with the step. False if there are not enough.
     fn take_blocks(&mut self, slot: usize, hit_blocks: u32, fresh: u32) -> bool {
-        let mut removed = Vec::new();
+        let mut removed = RemovedBlocks::default();
         let sequence = &mut self.sequences[slot];
         let mut held = std::mem::take(&mut sequence.held);
         let hits = sequence.leading_blocks(hit_blocks);

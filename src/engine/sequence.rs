@@ -259,8 +259,10 @@ impl Sequence {
         let Some(events) = events else { return };
         let new = from + known;
         if new < end {
+            let follows_prompt = first as usize == self.chain.len();
+            let before = if follows_prompt { self.chain.clone() } else { Chain::default() };
             let token_ids = if config.emit_kv_token_ids { self.block_tokens(new, end, config) } else { Vec::new() };
-            let blocks = StoredBlocks::of_chain(chain, new - first, end - first, token_ids);
+            let blocks = StoredBlocks::of_chain(chain, new - first, end - first, before, token_ids);
             events.push(KvEventData::Stored { parent: self.parent_of(new), blocks });
         }
     }

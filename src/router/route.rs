@@ -14,7 +14,7 @@ use crate::router::config::{RouterConfig, RouterConfigError, RouterMode};
 use crate::router::cost::{CostTerms, RequestCost};
 use crate::router::explain::Pool;
 use crate::router::index::BlockIndex;
-use crate::router::load::{LoadBook, ProjectedLoad};
+use crate::router::load::LoadBook;
 use crate::router::policy::round_robin::RoundRobin;
 use crate::router::policy::{kv, random};
 use crate::router::queue::{RequestQueue, Waiting, score};
@@ -110,6 +110,7 @@ pub struct Router {
     round_robin: RoundRobin,
     rng: Rng,
     overlaps: Vec<(WorkerId, u32)>,
+    shared: Vec<(WorkerId, u32)>,
     terms: Vec<(WorkerId, CostTerms)>,
     costs: Vec<f64>,
     /// Keep no book of what the mode does not ask for.
@@ -167,6 +168,7 @@ impl Router {
             queue: RequestQueue::default(),
             round_robin: RoundRobin::new(ranks),
             overlaps: Vec::new(),
+            shared: Vec::new(),
             terms: Vec::new(),
             costs: Vec::new(),
             explaining: false,
@@ -348,8 +350,31 @@ impl Router {
     fn place(&mut self, request: &RouteRequest, overlaps: &[(WorkerId, u32)]) -> Decision {
         let mut terms = std::mem::take(&mut self.terms);
         terms.clear();
-        let facts = self.candidates(request).map(|(worker, _)| (worker, self.facts(worker, request, overlaps)));
+        let mut shared = std::mem::take(&mut self.shared);
+        shared.clear();
+        if self.config.router_track_active_blocks && self.config.router_assume_kv_reuse {
+            self.load.find_shared(&request.chain, &mut shared);
+        }
+        let (mut overlap, mut in_flight) = (Ascending(overlaps), Ascending(&shared));
+        let facts = self.candidates(request).map(|(worker, _)| {
+            let load = self.load.load(worker);
+            let additional_active_blocks = if self.config.router_track_active_blocks {
+                request.chain.len() as u32 - in_flight.of(worker)
+            } else {
+                0
+            };
+            let facts = CostTerms {
+                overlap_blocks: overlap.of(worker),
+                active_prefill_tokens: load.active_prefill_tokens,
+                active_decode_blocks: load.active_blocks,
+                additional_active_blocks,
+                active_requests: load.active_requests,
+                ..CostTerms::default()
+            };
+            (worker, facts)
+        });
         terms.extend(facts);
+        self.shared = shared;
         let least_prefill_tokens = terms.iter().map(|(_, terms)| terms.active_prefill_tokens).min().unwrap_or(0);
         let cost =
             RequestCost { input_tokens: request.input_tokens, block_size: self.block_size, least_prefill_tokens };
@@ -378,30 +403,6 @@ impl Router {
         };
         self.terms = terms;
         decision
-    }
-
-    /// What is known of a candidate; the results are still missing.
-    fn facts(&self, worker: WorkerId, request: &RouteRequest, overlaps: &[(WorkerId, u32)]) -> CostTerms {
-        let overlap = overlaps.binary_search_by_key(&worker, |(holder, _)| *holder);
-        let load = self.project(worker, request);
-        CostTerms {
-            overlap_blocks: overlap.map_or(0, |at| overlaps[at].1),
-            active_prefill_tokens: load.active_prefill_tokens,
-            active_decode_blocks: load.active_blocks,
-            additional_active_blocks: load.additional_blocks,
-            active_requests: load.active_requests,
-            ..CostTerms::default()
-        }
-    }
-
-    fn project(&self, worker: WorkerId, request: &RouteRequest) -> ProjectedLoad {
-        if !self.config.router_track_active_blocks {
-            return self.load.load(worker);
-        }
-        if self.config.router_assume_kv_reuse {
-            return self.load.project(worker, &request.chain);
-        }
-        ProjectedLoad { additional_blocks: request.chain.len() as u32, ..self.load.load(worker) }
     }
 
     fn book(&mut self, request: &RouteRequest, worker: WorkerId, overlap_blocks: u32) {
@@ -446,4 +447,19 @@ impl Router {
 
 fn is_candidate(worker: WorkerId, request: &RouteRequest) -> bool {
     !request.excluded.contains(&worker)
+}
+
+/// Numbers by worker, ascending, asked for in that order.
+struct Ascending<'a>(&'a [(WorkerId, u32)]);
+
+impl Ascending<'_> {
+    fn of(&mut self, worker: WorkerId) -> u32 {
+        while let Some(((next, number), rest)) = self.0.split_first() {
+            if *next >= worker {
+                return if *next == worker { *number } else { 0 };
+            }
+            self.0 = rest;
+        }
+        0
+    }
 }
