@@ -27,7 +27,9 @@ use crate::time::{SimSpan, SimTime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineDetail {
     /// Tell every token, as a server must. Else only the first, the second and the last of a request are told, and steps
-    /// that are alike are taken together; the waits between tokens are in [`Engine::drain_gaps`].
+    /// that are alike are taken together; the waits between tokens are in [`Engine::drain_gaps`]. Nobody makes the tokens
+    /// then: a block of output is known by the request's output seed and its position. Blocks are equal where their tokens
+    /// are, except that a prompt that repeats another request's output does not find it.
     pub every_token: bool,
     /// Tell the cache's changes.
     pub kv_events: bool,
@@ -173,7 +175,7 @@ impl Engine {
         }
         let id = request.id;
         self.arrivals += 1;
-        let slot = self.sequences.insert(Sequence::new(request, self.arrivals, &self.config));
+        let slot = self.sequences.insert(Sequence::new(request, self.arrivals, &self.config, self.detail.every_token));
         self.by_id.insert(id, slot);
         Some(slot)
     }

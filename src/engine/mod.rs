@@ -11,6 +11,7 @@
 pub mod blocks;
 mod coast;
 pub mod config;
+mod deadlines;
 mod emit;
 pub mod events;
 pub mod fleet;

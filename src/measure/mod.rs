@@ -18,6 +18,7 @@ pub mod requests_csv;
 pub mod run_info;
 pub mod schema;
 pub mod table;
+mod weighted;
 
 pub use compare::{Comparison, PairedDifference, PairedRun, ResultFolder, compare};
 pub use error::MeasureError;

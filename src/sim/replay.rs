@@ -114,7 +114,6 @@ pub fn replay(
         }
     }
     world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
-    itl.compact();
     if world.in_flight() > 0 && world.next_deadline().is_none() {
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: world.state() });
     }

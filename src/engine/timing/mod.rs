@@ -147,6 +147,7 @@ impl TimingModel {
 
     /// Time of a whole step on an engine `speedup_ratio` times as fast as the model, and in decoding
     /// `decode_speedup_ratio` times as fast again. Both ratios are above 0.
+    #[inline]
     pub fn step_time(
         &self,
         prefill: PrefillBatch,
@@ -208,6 +209,7 @@ impl TimingModel {
         }
     }
 
+    #[inline]
     fn decode_price(&self, batch: DecodeBatch) -> Price {
         if batch.sequences == 0 {
             return Price::default();
@@ -222,6 +224,7 @@ impl TimingModel {
 }
 
 /// A duration of the model's on an engine that is `ratio` times as fast.
+#[inline]
 fn sped_up(ms: f64, ratio: f64) -> SimSpan {
     match SimSpan::from_ms(ms) {
         span if ratio == 1.0 => span,
