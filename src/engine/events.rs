@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::hash::{BlockId, Chain};
 use crate::ids::{SequenceHash, TokensHash};
 
 /// One change of an engine's cache. Numbers count from 0 for each engine, without gaps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvEvent {
     /// Position in the engine's stream of events.
     pub event_id: u64,
@@ -15,7 +17,8 @@ pub struct KvEvent {
 }
 
 /// The change itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KvEventData {
     /// Blocks became reusable; they follow one another, the first continues `parent`.
     Stored {
