@@ -1,5 +1,6 @@
 //! Writing a journal: a header, then line by line, with a check sum every so often and at the end.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,13 @@ pub struct JournalCounts {
     pub advances: u64,
     /// Outputs.
     pub outputs: u64,
+}
+
+impl fmt::Display for JournalCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JournalCounts { inputs, advances, outputs, .. } = self;
+        write!(f, "{inputs} inputs, {advances} wake-ups, {outputs} outputs")
+    }
 }
 
 /// Writes the journal of a machine of type `M`.
