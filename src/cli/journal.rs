@@ -47,7 +47,10 @@ impl<M: Machine> Recording<M> {
             eprintln!("journal of {} in {}", summary.counts, path.display());
         }
         if summary.waits > 0 {
-            eprintln!("warning: {} calls had to wait for the journal: the run was slower than without it", summary.waits);
+            eprintln!(
+                "warning: {} calls had to wait for the journal: the run was slower than without it",
+                summary.waits
+            );
         }
         Ok(())
     }

@@ -53,7 +53,9 @@ pub enum JournalError {
         difference: Box<Difference>,
     },
     /// All outputs are the same, but the file is not as it was written.
-    #[error("{file}: something in lines {first} to {last} was changed after it was written (their check sum is another)")]
+    #[error(
+        "{file}: something in lines {first} to {last} was changed after it was written (their check sum is another)"
+    )]
     Changed {
         /// The file.
         file: String,

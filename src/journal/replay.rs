@@ -8,7 +8,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::engine::Fleet;
 use crate::journal::error::{Difference, JournalError};
-use crate::journal::line::{AdvanceLine, EndLine, FORMAT, Header, InputLine, Kind, StartLine, SumLine, VERSION, digest_text};
+use crate::journal::line::{
+    AdvanceLine, EndLine, FORMAT, Header, InputLine, Kind, StartLine, SumLine, VERSION, digest_text,
+};
 use crate::journal::machine::Machine;
 use crate::journal::write::{JournalCounts, output_line};
 use crate::router::Router;

@@ -98,11 +98,21 @@ impl<M: Machine, W: Write> JournalWriter<M, W> {
 
     /// Writes the last lines: the sum and the counts.
     pub fn finish(mut self) -> io::Result<JournalCounts> {
-        let counts = self.counts;
+        self.end()?;
+        Ok(self.counts)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
         self.sum()?;
-        self.json(&EndLine { end: counts })?;
-        self.out.flush()?;
-        Ok(counts)
+        self.json(&EndLine { end: self.counts })?;
+        self.out.flush()
+    }
+
+    /// As [`finish`](Self::finish), for those who want to look at what was written.
+    #[cfg(test)]
+    pub(super) fn finish_into(mut self) -> io::Result<W> {
+        self.end()?;
+        Ok(self.out)
     }
 
     fn sum(&mut self) -> io::Result<()> {
