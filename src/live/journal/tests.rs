@@ -83,3 +83,22 @@ fn a_full_disk_does_not_end_the_run() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(!tape.is_open());
 }
+
+#[test]
+fn a_machine_that_is_too_fast_waits_and_says_so() {
+    let (sender, receiver) = sync_channel(1);
+    let tape = Tape::<Driver> { sender, shared: Arc::default() };
+    let writer = tape.clone();
+    let thread = std::thread::spawn(move || (0..3).for_each(|at| writer.put(Entry::Advance(SimTime(at), Vec::new()))));
+    while tape.shared.waits.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let times: Vec<SimTime> = (0..3)
+        .map(|_| match receiver.recv().expect("an entry") {
+            Entry::Advance(to, _) => to,
+            _ => panic!("another entry"),
+        })
+        .collect();
+    assert_eq!(times, [0, 1, 2].map(SimTime), "nothing is left out");
+    thread.join().expect("no panic");
+}
