@@ -7,7 +7,10 @@ use super::machine::{DriverSetup, FleetSetup, Machine, RouterSetup};
 use super::replay::{Cut, Replayed, replay};
 use super::write::JournalWriter;
 use crate::engine::hash::block_chain;
-use crate::engine::{EngineConfig, EngineInput, EngineRequest, Fleet, FleetInput, KvEventData, Prompt, TimingModel};
+use crate::engine::{
+    EngineConfig, EngineInput, EngineOutput, EngineRequest, Fleet, FleetInput, FleetOutput, KvEventData, Prompt,
+    StoredBlock, TimingModel, WorkerType,
+};
 use crate::ids::{RequestId, WorkerId};
 use crate::rng::Seed;
 use crate::router::{RouteRequest, Router, RouterConfig, RouterInput, RouterMode};
@@ -99,6 +102,32 @@ fn fleet_journal() -> String {
     fleet.text()
 }
 
+/// A prefill and a decode worker that hand one request over.
+fn handoff_journal() -> String {
+    let worker = |worker_type| EngineConfig { block_size: 4, worker_type, ..EngineConfig::default() };
+    let setup = FleetSetup { engines: vec![worker(WorkerType::Prefill), worker(WorkerType::Decode)] };
+    let mut fleet = Journaled::<Fleet>::new(&setup);
+    let (prefill, decode) = (WorkerId(0), WorkerId(1));
+    let request = engine_request(1, Prompt::Tokens((0..30).collect()));
+    fleet.handle(5, FleetInput { worker: prefill, input: EngineInput::Submit(request.clone()) });
+    while let Some(due) = fleet.machine.next_deadline() {
+        let mut said = fleet.advance(due);
+        while let Some(FleetOutput { output, .. }) = said.pop() {
+            let tell = match output {
+                EngineOutput::SourceHeld { .. } => vec![(decode, EngineInput::Reserve(request.clone()))],
+                EngineOutput::DestinationReserved { id, .. } => {
+                    vec![(decode, EngineInput::Activate(id)), (prefill, EngineInput::ReleaseSource(id))]
+                }
+                _ => Vec::new(),
+            };
+            for (worker, input) in tell {
+                said.extend(fleet.handle(due.0, FleetInput { worker, input }));
+            }
+        }
+    }
+    fleet.text()
+}
+
 /// A router in mode kv with a queue, and a second life after its workers have gone.
 fn router_journal() -> String {
     let config = RouterConfig {
@@ -111,7 +140,7 @@ fn router_journal() -> String {
     let setup = RouterSetup { config, block_size: 4 };
     let mut router = Journaled::<Router>::new(&setup);
     let chain = block_chain(&[7; 40], 4);
-    let stored = chain.iter().map(|id| crate::engine::StoredBlock {
+    let stored = chain.iter().map(|id| StoredBlock {
         sequence_hash: id.sequence,
         tokens_hash: id.tokens,
         token_ids: Arc::default(),
@@ -174,12 +203,13 @@ fn driver_journal(arrival: ArrivalMode) -> String {
 fn every_machine_says_the_same_again() {
     let journals = [
         fleet_journal(),
+        handoff_journal(),
         router_journal(),
         driver_journal(ArrivalMode::Concurrency { concurrency: 2 }),
         driver_journal(ArrivalMode::Timestamps { arrival_speedup_ratio: 0.3 }),
         driver_journal(ArrivalMode::Gamma { request_rate: 0.07, smoothness: 0.3, seed: 9 }),
     ];
-    for (text, machine) in journals.iter().zip(["fleet", "router", "driver", "driver", "driver"]) {
+    for (text, machine) in journals.iter().zip(["fleet", "fleet", "router", "driver", "driver", "driver"]) {
         let replayed = again(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!((replayed.machine, replayed.cut), (machine, None));
         assert!(replayed.counts.outputs > 9, "{replayed:?}");
@@ -189,7 +219,10 @@ fn every_machine_says_the_same_again() {
         assert_eq!(replayed.counts.advances, lines_of("{\"to\":"));
         assert_eq!(replayed.counts.outputs, lines_of("{\"o\":"));
     }
-    let router = &journals[1];
+    let [_, handoff, router, ..] = &journals;
+    for word in ["reserve", "activate", "release_source", "source_released", "destination_activated", "token"] {
+        assert!(handoff.contains(&format!("{{\"{word}\":")), "no {word} in {handoff}");
+    }
     assert!(
         router.contains(r#""queued":true"#) && router.contains(r#""priority_jump":0.30000000000000004"#),
         "{router}"
