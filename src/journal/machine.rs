@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::engine::{ConfigError, EngineConfig, Fleet, FleetInput, FleetOutput, TimingModel};
+use crate::engine::{ConfigError, EngineConfig, EngineInput, Fleet, FleetInput, FleetOutput, Prompt, TimingModel};
 use crate::router::{Router, RouterConfig, RouterConfigError, RouterInput, RouterOutput};
 use crate::session::driver::{Driver, DriverInput, Release};
 use crate::session::plan::{ArrivalMode, ArrivalModeError, PlannedSession};
@@ -34,6 +34,14 @@ pub trait Machine: Sized + Send + 'static {
     /// The first value of the setup that is out of range.
     fn build(setup: &Self::Setup) -> Result<Self, Self::Error>;
 
+    /// Refuses an input that no journal of this setup holds and on which the machine could fail: a file may be edited.
+    ///
+    /// # Errors
+    /// What was seen, and what was expected.
+    fn check(_setup: &Self::Setup, _input: &Self::Input) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Something arrived at `now`.
     fn handle(&mut self, now: SimTime, input: Self::Input, out: &mut Vec<Self::Output>);
 
@@ -58,6 +66,23 @@ impl Machine for Fleet {
 
     fn build(setup: &FleetSetup) -> Result<Self, ConfigError> {
         Fleet::new(&setup.engines)
+    }
+
+    fn check(setup: &FleetSetup, input: &FleetInput) -> Result<(), String> {
+        let (EngineInput::Submit(request) | EngineInput::Reserve(request)) = &input.input else { return Ok(()) };
+        let Prompt::Hashed { len_tokens, chain, tail } = &request.prompt else { return Ok(()) };
+        let mut engines = setup.engines.iter().flat_map(|engine| std::iter::repeat_n(engine, engine.dp_size as usize));
+        let Some(engine) = engines.nth(input.worker.0 as usize) else { return Ok(()) };
+        let blocks = u64::from(len_tokens / engine.block_size);
+        let beyond = u64::from(len_tokens % engine.block_size);
+        if (chain.len() as u64, tail.len() as u64) == (blocks, beyond) {
+            return Ok(());
+        }
+        let (seen_blocks, seen_beyond) = (chain.len(), tail.len());
+        Err(format!(
+            "`len_tokens` is {len_tokens} for {seen_blocks} blocks of {} tokens and {seen_beyond} more, expected their sum",
+            engine.block_size
+        ))
     }
 
     fn handle(&mut self, now: SimTime, input: FleetInput, out: &mut Vec<FleetOutput>) {

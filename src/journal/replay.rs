@@ -145,7 +145,8 @@ impl<'a, R: BufRead> Lines<'a, R> {
 /// A machine that is told again what it was told.
 struct Rerun<'a, M: Machine, R> {
     lines: Lines<'a, R>,
-    machine: Option<M>,
+    /// The machine, and what it was built from.
+    machine: Option<(M::Setup, M)>,
     /// Time and line of the last call.
     call: (SimTime, u64),
     outputs: Vec<M::Output>,
@@ -184,8 +185,11 @@ impl<'a, M: Machine, R: BufRead> Rerun<'a, M, R> {
                 Kind::Sum => self.lines.check_sum()?,
                 Kind::Start => self.start()?,
                 Kind::Input => {
-                    let InputLine { t, input } = self.lines.read()?;
+                    let InputLine::<M::Input> { t, input } = self.lines.read()?;
                     self.counts.inputs += 1;
+                    if let Some((setup, _)) = &self.machine {
+                        M::check(setup, &input).map_err(|problem| self.lines.here(problem))?;
+                    }
                     self.call(t, |machine, out| machine.handle(t, input, out))?;
                 }
                 Kind::Advance => {
@@ -204,7 +208,7 @@ impl<'a, M: Machine, R: BufRead> Rerun<'a, M, R> {
     fn start(&mut self) -> Result<(), JournalError> {
         let StartLine { start } = self.lines.read::<StartLine<M::Setup>>()?;
         let machine = M::build(&start).map_err(|error| self.lines.here(error.to_string()))?;
-        self.machine = Some(machine);
+        self.machine = Some((start, machine));
         self.call = (SimTime::ZERO, self.lines.number);
         self.counts.starts += 1;
         Ok(())
@@ -217,7 +221,7 @@ impl<'a, M: Machine, R: BufRead> Rerun<'a, M, R> {
             return Err(self.lines.here(problem));
         }
         self.call = (at, self.lines.number);
-        let Some(machine) = &mut self.machine else {
+        let Some((_, machine)) = &mut self.machine else {
             return Err(self.lines.here("a call, expected a line `start` before the first one"));
         };
         call(machine, &mut self.outputs);

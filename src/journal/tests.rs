@@ -369,3 +369,39 @@ fn a_fleet_with_tables_is_built_the_same() {
     assert_eq!(written.matches("\"count\":2").count(), 1, "workers that are alike are written once");
     assert_eq!(serde_json::from_str::<FleetSetup>(&written).expect("a setup"), setup);
 }
+
+mod edited {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Calls are edited (a setup decides how much memory is taken), digits become other digits.
+        #[test]
+        fn an_edited_journal_is_no_panic(machine in 0usize..4, edits in prop::collection::vec((any::<prop::sample::Index>(), b'0'..=b'9'), 1..4)) {
+            let text = match machine {
+                0 => fleet_journal(),
+                1 => handoff_journal(),
+                2 => router_journal(),
+                _ => driver_journal(ArrivalMode::Concurrency { concurrency: 2 }),
+            };
+            let mut bytes = text.into_bytes();
+            let mut digits = Vec::new();
+            let mut start = 0;
+            for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+                if line.starts_with(b"{\"t\":") {
+                    digits.extend((start..start + line.len()).filter(|at| bytes[*at].is_ascii_digit()));
+                }
+                start += line.len();
+            }
+            for (index, digit) in edits {
+                let at = digits[index.index(digits.len())];
+                bytes[at] = digit;
+            }
+            // Whatever it says, it says it.
+            if let Err(error) = replay("some.journal", bytes.as_slice()) {
+                prop_assert!(error.to_string().starts_with("some.journal:"));
+            }
+        }
+    }
+}
