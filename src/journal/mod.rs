@@ -5,8 +5,8 @@
 //! down, one JSON line a call, with what it answered; the machine can then be built anew and told it again, without
 //! sockets and without waiting, and every answer must be the written one, byte by byte. A live oddity becomes a test.
 //!
-//! Map: [`machine`] what can be journaled, [`write`](mod@write) and [`replay`](mod@replay) the two ways of the format, `text` how inputs look
-//! in it. docs/journal.md has every key. The thread that writes a live machine's journal is in `live::journal`.
+//! Map: [`machine`] what can be journaled, [`mod@write`] and [`mod@replay`] the two ways of the format, `text` how inputs
+//! look in it. docs/journal.md has every key. The thread that writes a live machine's journal is in `live::journal`.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod error;
