@@ -9,10 +9,11 @@ use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::engine::EngineSettings;
+use crate::cli::journal::JournalSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, ratio, runtime, say, seconds, workers};
 use crate::live::discovery::DiscoveryError;
-use crate::live::mocker::{MockerConfig, MockerError, start};
+use crate::live::mocker::{MockerConfig, MockerError, start_recorded};
 use crate::live::shutdown::StopSignal;
 use crate::trace::DEFAULT_VOCAB_TOKENS;
 
@@ -33,6 +34,8 @@ pub struct MockerArgs {
     fleet: FleetSettings,
     #[command(flatten)]
     engine: EngineSettings,
+    #[command(flatten)]
+    journal: JournalSettings,
 }
 
 /// What flags and file may set of a fleet.
@@ -72,11 +75,12 @@ pub struct FleetSettings {
 const ANNOUNCED_MODEL_LEN: u32 = 1 << 20;
 
 impl MockerArgs {
-    /// The fleet that is meant, checked.
-    pub fn resolve(self) -> Result<MockerConfig, Failure> {
+    /// The fleet that is meant, checked, and its journal.
+    pub fn resolve(self) -> Result<(MockerConfig, JournalSettings), Failure> {
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
         let fleet = file.layer(self.fleet).map_err(Failure::usage)?;
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
+        let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
         let num_workers = workers(fleet.num_workers)?;
         let vocab_tokens = fleet.vocab_tokens.unwrap_or(DEFAULT_VOCAB_TOKENS);
@@ -84,7 +88,7 @@ impl MockerArgs {
             let message = format!("`vocab_tokens` is {vocab_tokens}, expected a whole number of at least 2");
             return Err(Failure::usage(message));
         }
-        Ok(MockerConfig {
+        let config = MockerConfig {
             num_workers,
             host: fleet.host.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             port: fleet.port.unwrap_or(50_051),
@@ -96,7 +100,8 @@ impl MockerArgs {
             seed: fleet.seed.unwrap_or(0),
             grace: Duration::from_secs_f64(seconds("grace_s", fleet.grace_s.unwrap_or(5.0))?),
             engine: engine.resolve().map_err(Failure::usage)?,
-        })
+        };
+        Ok((config, journal))
     }
 }
 
@@ -111,10 +116,11 @@ fn failure(error: MockerError) -> Failure {
 
 impl Program for MockerArgs {
     fn run(self) -> Result<(), Failure> {
-        let config = self.resolve()?;
+        let (config, journal) = self.resolve()?;
         runtime()?.block_on(async {
             let stop = StopSignal::install().map_err(Failure::run)?;
-            let fleet = start(&config).await.map_err(failure)?;
+            let journal = journal.create()?;
+            let fleet = start_recorded(&config, journal.tape()).await.map_err(failure)?;
             for (index, url) in fleet.urls().iter().enumerate() {
                 say(format_args!(
                     "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}\n",
@@ -130,7 +136,7 @@ impl Program for MockerArgs {
                 format!("; the pacer woke {:.3} ms late at p50, {:.3} ms at p99 (wall clock)", late.median, late.p99)
             });
             eprintln!("stopped: {} requests finished, {} aborted{late}", summary.finished, summary.aborted);
-            Ok(())
+            journal.finish()
         })
     }
 

@@ -7,9 +7,11 @@
 pub mod arrival;
 pub mod engine;
 pub mod input;
+pub mod journal;
 pub mod loadgen;
 pub mod mocker;
 pub mod replay;
+pub mod replay_journal;
 pub mod router;
 pub mod settings;
 pub mod timing;

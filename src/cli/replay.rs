@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::arrival::ArrivalSettings;
 use crate::cli::engine::EngineSettings;
 use crate::cli::input::InputSettings;
+use crate::cli::replay_journal::ReplayJournalArgs;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, say, workers};
@@ -32,6 +33,8 @@ pub struct ReplayArgs {
     /// Print completions for a shell and exit.
     #[arg(long, value_name = "SHELL", value_enum)]
     completions: Option<Shell>,
+    #[command(flatten)]
+    journal: ReplayJournalArgs,
     #[command(flatten)]
     input: InputSettings,
     #[command(flatten)]
@@ -74,6 +77,9 @@ pub struct ReplaySettings {
 
 impl Program for ReplayArgs {
     fn run(self) -> Result<(), Failure> {
+        if let Some(replayed) = self.journal.run() {
+            return replayed;
+        }
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
         self.settings.arrival.exclude_from(&mut file);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;

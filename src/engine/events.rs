@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::hash::{BlockId, Chain, SequenceBlocks};
 use crate::ids::{SequenceHash, TokensHash};
 
 /// One change of an engine's cache. Numbers count from 0 for each engine, without gaps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvEvent {
     /// Position in the engine's stream of events.
     pub event_id: u64,
@@ -15,7 +17,8 @@ pub struct KvEvent {
 }
 
 /// The change itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KvEventData {
     /// Blocks became reusable; they follow one another, the first continues `parent`.
     Stored {
@@ -190,6 +193,18 @@ impl RemovedBlocks {
 impl FromIterator<SequenceHash> for RemovedBlocks {
     fn from_iter<T: IntoIterator<Item = SequenceHash>>(blocks: T) -> Self {
         RemovedBlocks(blocks.into_iter().map(RemovedPart::Block).collect())
+    }
+}
+
+impl Serialize for RemovedBlocks {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for RemovedBlocks {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<SequenceHash>::deserialize(deserializer).map(Self::from_iter)
     }
 }
 

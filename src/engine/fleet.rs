@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::config::{ConfigError, EngineConfig};
 use crate::engine::deadlines::Deadlines;
 use crate::engine::machine::{Engine, EngineDetail, TokenGap};
@@ -20,7 +22,7 @@ pub fn targets(configs: &[EngineConfig]) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// Something that arrives at one worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FleetInput {
     /// Which worker.
     pub worker: WorkerId,
@@ -29,7 +31,7 @@ pub struct FleetInput {
 }
 
 /// Something that one worker says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FleetOutput {
     /// When.
     pub at: SimTime,

@@ -12,6 +12,8 @@ use crate::engine::{
     RejectReason,
 };
 use crate::ids::{RequestId, WorkerId};
+use crate::journal::FleetSetup;
+use crate::live::journal::{Recorded, Tape};
 use crate::live::kv_log::KvLog;
 use crate::live::mocker::metrics::WorkerMetrics;
 use crate::live::pacer::Paced;
@@ -104,7 +106,7 @@ struct LiveRequest {
 
 /// The fleet and those who listen to it.
 pub struct FleetActor {
-    fleet: Fleet,
+    fleet: Recorded<Fleet>,
     workers: Vec<Arc<WorkerShared>>,
     requests: FxHashMap<(WorkerId, RequestId), LiveRequest>,
     flushes: Vec<Option<oneshot::Sender<bool>>>,
@@ -113,9 +115,9 @@ pub struct FleetActor {
 }
 
 impl FleetActor {
-    /// A fleet of one engine for each configuration.
-    pub fn new(configs: &[EngineConfig], speedup_ratio: f64) -> Result<Self, ConfigError> {
-        let fleet = Fleet::new(configs)?;
+    /// A fleet of one engine for each configuration, which tells its journal of every call.
+    pub fn new(configs: &[EngineConfig], speedup_ratio: f64, tape: Option<Tape<Fleet>>) -> Result<Self, ConfigError> {
+        let fleet = Recorded::build(FleetSetup { engines: configs.to_vec() }, tape)?;
         let workers: Vec<Arc<WorkerShared>> = configs.iter().map(|_| Arc::default()).collect();
         let actor = FleetActor {
             flushes: configs.iter().map(|_| None).collect(),

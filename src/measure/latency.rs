@@ -10,7 +10,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::measure::weighted::WeightedSamples;
+use crate::measure::weighted::{self, WeightedSamples};
 
 /// Largest relative error of a histogram's percentiles: half a bucket of three significant digits (1/2048), rounded up.
 pub const HISTOGRAM_RELATIVE_ERROR: f64 = 0.0005;
@@ -193,22 +193,30 @@ impl LatencySet {
         let total = self.len();
         rank(total, 0.0)?;
         let ranks = percents.map(|percent| rank(total, percent).unwrap_or(0));
-        Some(match &self.samples {
-            Samples::Exact(samples) => samples.at_ranks(ranks),
+        match &self.samples {
+            Samples::Exact(samples) => samples.figures(ranks).map(|(_, found)| found),
             Samples::Histogram { buckets, moments } => {
                 let ascending = recorded(buckets, moments);
-                ranks.map(|rank| at_rank(&ascending, rank).unwrap_or(moments.max))
+                Some(ranks.map(|rank| at_rank(&ascending, rank).unwrap_or(moments.max)))
             }
-        })
+        }
     }
 
     /// All figures at once; `None` without samples.
     pub fn summary(&self) -> Option<LatencySummary> {
-        let [mean, std, min, max] = match &self.samples {
-            Samples::Exact(samples) => samples.moments()?,
-            Samples::Histogram { moments, .. } => [moments.mean, moments.population_std(), moments.min, moments.max],
+        let percents = [50.0, 25.0, 75.0, 90.0, 95.0, 99.0];
+        let (weighted::Moments { mean, std, min, max }, percentiles) = match &self.samples {
+            Samples::Exact(samples) => {
+                let total = samples.total();
+                samples.figures(percents.map(|percent| rank(total, percent).unwrap_or(0)))?
+            }
+            Samples::Histogram { moments, .. } => {
+                let std = moments.population_std();
+                let moments = weighted::Moments { mean: moments.mean, std, min: moments.min, max: moments.max };
+                (moments, self.percentiles(percents)?)
+            }
         };
-        let [median, p25, p75, p90, p95, p99] = self.percentiles([50.0, 25.0, 75.0, 90.0, 95.0, 99.0])?;
+        let [median, p25, p75, p90, p95, p99] = percentiles;
         Some(LatencySummary { samples: self.len(), mean, min, max, median, p25, p75, p90, p95, p99, std })
     }
 
@@ -216,20 +224,16 @@ impl LatencySet {
     ///
     /// From a histogram, all figures of the result carry its relative error, not only the percentiles.
     pub fn per_second(&self) -> LatencySet {
-        let mut rates = LatencySet::exact();
-        let mut add = |sample_ms: f64, count| {
-            if sample_ms > 0.0 {
-                rates.record_n(1000.0 / sample_ms, count);
+        let per_second = |sample_ms: f64| (sample_ms > 0.0).then(|| 1000.0 / sample_ms).filter(|rate| rate.is_finite());
+        let rates = match &self.samples {
+            Samples::Exact(samples) => samples.mapped(per_second),
+            Samples::Histogram { buckets, moments } => {
+                let mut samples = WeightedSamples::default();
+                recorded(buckets, moments).into_iter().for_each(|(sample_ms, count)| samples.push(sample_ms, count));
+                samples.mapped(per_second)
             }
         };
-        match &self.samples {
-            Samples::Exact(samples) => samples.iter().for_each(|(sample_ms, count)| add(sample_ms, count)),
-            Samples::Histogram { buckets, moments } => {
-                recorded(buckets, moments).into_iter().for_each(|(sample_ms, count)| add(sample_ms, count));
-            }
-        }
-        rates.relative_error = self.relative_error;
-        rates
+        LatencySet { samples: Samples::Exact(rates), relative_error: self.relative_error, negative_samples: 0 }
     }
 }
 

@@ -4,7 +4,7 @@
 //! generator, so the same inputs give the same decisions. A worker here is whatever can be chosen: of an engine with
 //! several data-parallel ranks each rank is one, numbered worker × ranks + rank.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::KvEventData;
 use crate::engine::hash::{Chain, block_chain};
@@ -24,7 +24,7 @@ use crate::time::{SimSpan, SimTime};
 const UNKNOWN_BATCHED_TOKENS: u32 = 10_000_000;
 
 /// A request that wants a worker.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RouteRequest {
     /// Its name, unique among the requests that wait or are in flight.
     pub id: RequestId,
@@ -42,7 +42,8 @@ pub struct RouteRequest {
 }
 
 /// What can arrive at a router.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouterInput {
     /// A worker can take requests.
     WorkerUp {
@@ -88,7 +89,8 @@ pub struct Decision {
 }
 
 /// What a router says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouterOutput {
     /// The request's worker; the request is booked on it. It may have come long before.
     Routed(RequestId, Decision),

@@ -19,6 +19,8 @@ use crate::trace::PromptHasher;
 
 /// Engines keep so many waits between tokens before they hand them over.
 const GAPS_AT_A_TIME: usize = 4096;
+/// Engines are asked for them so often: a look at hundreds of engines costs more than a tick.
+const TICKS_AT_A_TIME: u64 = 256;
 
 /// Why there is no result.
 #[derive(Debug, Error)]
@@ -96,6 +98,7 @@ pub fn replay(
         Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     };
     let mut now = SimTime::ZERO;
+    let mut ticks = 0u64;
     while let Some(deadline) = world.next_deadline() {
         if config.max_sim_time.is_some_and(|most| deadline > most) {
             break;
@@ -107,7 +110,10 @@ pub fn replay(
         if config.check {
             world.check().map_err(|broken| ReplayError::Broken { at: now, broken })?;
         }
-        world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+        ticks += 1;
+        if ticks % TICKS_AT_A_TIME == 0 {
+            world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+        }
         if ended > told {
             told = ended;
             progress(ended);

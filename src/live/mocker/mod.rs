@@ -10,4 +10,4 @@ pub mod service;
 pub mod worker;
 
 pub use config::MockerConfig;
-pub use run::{Fleet, MockerError, start};
+pub use run::{Fleet, MockerError, start, start_recorded};

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::engine::{ConfigError, EngineConfig};
+use crate::engine::{self, ConfigError, EngineConfig};
 use crate::ids::WorkerId;
 use crate::live::backend::ModelFacts;
 use crate::live::clock::LiveClock;
@@ -17,6 +17,7 @@ use crate::live::discovery::{DiscoveryError, Namespace, Registration, Registrati
 use crate::live::fleet_actor::{FleetActor, FleetCommand, WorkerShared};
 use crate::live::grpc::engine::vllm_engine_server::VllmEngineServer;
 use crate::live::http;
+use crate::live::journal::Tape;
 use crate::live::mocker::config::MockerConfig;
 use crate::live::mocker::service::WorkerService;
 use crate::live::mocker::worker::{FleetState, WorkerBackend};
@@ -75,10 +76,15 @@ pub struct FleetSummary {
 
 /// Binds all ports, starts the engines and registers the workers. On an error nothing is left behind.
 pub async fn start(config: &MockerConfig) -> Result<Fleet, MockerError> {
+    start_recorded(config, None).await
+}
+
+/// As [`start`], with a journal of all that the engines are told.
+pub async fn start_recorded(config: &MockerConfig, tape: Option<Tape<engine::Fleet>>) -> Result<Fleet, MockerError> {
     let listeners = bind_all(config).await?;
     let engine = EngineConfig { emit_kv_token_ids: true, speedup_ratio: 1.0, ..config.engine.clone() };
     let configs = vec![engine; config.num_workers as usize];
-    let actor = FleetActor::new(&configs, config.speedup_ratio)?;
+    let actor = FleetActor::new(&configs, config.speedup_ratio, tape)?;
     let shared = actor.shared();
     let clock = LiveClock::start(config.speedup_ratio);
     let pacer = Pacer::spawn("pacer", actor, clock)?;

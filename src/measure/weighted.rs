@@ -1,0 +1,266 @@
+//! Samples kept one by one, each with the number of times it was recorded, and what can be asked of them without sorting.
+//!
+//! A replay pools millions of waits between tokens and wants a dozen percentiles of them. Values are finite and not
+//! negative, so their bits are in the same order as they are: counting by the leading bits tells in which small range a
+//! rank lies, and only what is in that range is sorted.
+
+/// So many leading bits tell one range from another.
+const RANGE_BITS: u32 = 14;
+/// Below so many samples sorting is quicker.
+const SORT_BELOW: usize = 1 << 12;
+/// With so many samples equal ones are first counted together: two values in nanoseconds are often the same.
+const COMPACT_FROM: usize = 1 << 22;
+
+/// Samples, in order of recording.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WeightedSamples {
+    values: Vec<f64>,
+    counts: Vec<u32>,
+    total: u64,
+    compact_at: usize,
+}
+
+impl WeightedSamples {
+    /// Adds a value, which is finite and not below zero.
+    pub fn push(&mut self, value: f64, mut count: u64) {
+        self.total += count;
+        if let (Some(last), Some(times)) = (self.values.last(), self.counts.last_mut())
+            && *last == value
+            && u64::from(*times) + count <= u64::from(u32::MAX)
+        {
+            *times += count as u32;
+            return;
+        }
+        while count > 0 {
+            let times = count.min(u64::from(u32::MAX)) as u32;
+            self.values.push(value);
+            self.counts.push(times);
+            count -= u64::from(times);
+        }
+        if self.values.len() >= self.compact_at.max(COMPACT_FROM) {
+            self.compact();
+            self.compact_at = 2 * self.values.len();
+        }
+    }
+
+    /// Samples in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Values, each with its count, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = (f64, u64)> {
+        self.values.iter().zip(&self.counts).map(|(value, count)| (*value, u64::from(*count)))
+    }
+
+    /// Sorts the samples and counts equal ones together.
+    fn compact(&mut self) {
+        let mut runs: Vec<(u64, u32)> =
+            self.values.iter().map(|value| value.to_bits()).zip(self.counts.drain(..)).collect();
+        runs.sort_unstable();
+        self.values.clear();
+        for (bits, count) in runs {
+            match (self.values.last(), self.counts.last_mut()) {
+                (Some(last), Some(times)) if last.to_bits() == bits && times.checked_add(count).is_some() => {
+                    *times += count
+                }
+                _ => {
+                    self.values.push(f64::from_bits(bits));
+                    self.counts.push(count);
+                }
+            }
+        }
+        self.values.shrink_to_fit();
+        self.counts.shrink_to_fit();
+    }
+
+    /// The values as `map` makes them, which gives finite values not below zero; those for which it gives none are left out.
+    pub fn mapped(&self, map: impl Fn(f64) -> Option<f64>) -> Self {
+        let mut mapped = WeightedSamples::default();
+        mapped.values.reserve(self.values.len());
+        mapped.counts.reserve(self.values.len());
+        for (value, count) in self.values.iter().zip(&self.counts) {
+            if let Some(value) = map(*value) {
+                mapped.values.push(value);
+                mapped.counts.push(*count);
+                mapped.total += u64::from(*count);
+            }
+        }
+        mapped
+    }
+
+    /// Moments, and the samples at the given ranks, counted from 0 in ascending order and below
+    /// [`WeightedSamples::total`]. Nothing depends on the order of recording. `None` without samples.
+    pub fn figures<const N: usize>(&self, ranks: [u64; N]) -> Option<(Moments, [f64; N])> {
+        let (mut min, mut max) = (self.values.first().copied()?, 0.0);
+        for value in &self.values {
+            min = value.min(min);
+            max = value.max(max);
+        }
+        let scale = Scale::up_to(max);
+        let ranges = Ranges::of(min, max, self.values.len());
+        let mut weights = vec![0u64; ranges.index(max) + 1];
+        let mut sum = 0u128;
+        for (value, count) in self.values.iter().zip(&self.counts) {
+            sum += u128::from(scale.whole(*value)) * u128::from(*count);
+            weights[ranges.index(*value)] += u64::from(*count);
+        }
+        let places = ranks.map(|rank| place(&weights, rank));
+        let mut wanted = vec![false; weights.len()];
+        places.iter().for_each(|place| wanted[place.range] = true);
+
+        let whole_mean = (sum / u128::from(self.total)) as u64;
+        let mut squares = 0u128;
+        let mut inside: Vec<(u64, u32)> = Vec::new();
+        for (value, count) in self.values.iter().zip(&self.counts) {
+            let distance = u128::from(scale.whole(*value).abs_diff(whole_mean));
+            squares += distance * distance * u128::from(*count);
+            if wanted[ranges.index(*value)] {
+                inside.push((value.to_bits(), *count));
+            }
+        }
+        inside.sort_unstable();
+        let samples = self.total as f64;
+        // The squares were taken around the mean cut to a whole number.
+        let cut_off = (sum - u128::from(whole_mean) * u128::from(self.total)) as f64 / samples;
+        let variance = (squares as f64 / samples - cut_off * cut_off).max(0.0);
+        let mean = scale.value(sum as f64 / samples).clamp(min, max);
+        let std = scale.value(variance.sqrt());
+        let mut found = [0.0; N];
+        for (found, (place, rank)) in found.iter_mut().zip(places.into_iter().zip(ranks)) {
+            let start = inside.partition_point(|(bits, _)| ranges.index(f64::from_bits(*bits)) < place.range);
+            let mut seen = place.below;
+            let sample = inside[start..].iter().find(|(_, count)| {
+                seen += u64::from(*count);
+                seen > rank
+            });
+            *found = sample.map_or(max, |(bits, _)| f64::from_bits(*bits));
+        }
+        Some((Moments { mean, std, min, max }, found))
+    }
+}
+
+/// What describes samples beside their ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Moments {
+    pub mean: f64,
+    /// Of the population.
+    pub std: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Values as whole numbers, so that their sums are the same in any order.
+struct Scale {
+    factor: f64,
+}
+
+impl Scale {
+    /// The largest value has 48 bits: the squares of a billion samples fit.
+    fn up_to(max: f64) -> Self {
+        let exponent = (max.to_bits() >> 52) as i32 - 1023;
+        Scale { factor: f64::powi(2.0, (47 - exponent).min(1000)) }
+    }
+
+    fn whole(&self, value: f64) -> u64 {
+        (value * self.factor + 0.5) as u64
+    }
+
+    fn value(&self, whole: f64) -> f64 {
+        whole / self.factor
+    }
+}
+
+/// Ranges of values that have their leading bits in common.
+struct Ranges {
+    least: u64,
+    shift: u32,
+}
+
+impl Ranges {
+    fn of(min: f64, max: f64, samples: usize) -> Self {
+        let (least, most) = (min.to_bits(), max.to_bits());
+        let bits = u64::BITS - (most - least).leading_zeros();
+        let shift = if samples < SORT_BELOW { u64::BITS - 1 } else { bits.saturating_sub(RANGE_BITS) };
+        Ranges { least, shift }
+    }
+
+    fn index(&self, value: f64) -> usize {
+        ((value.to_bits() - self.least) >> self.shift) as usize
+    }
+}
+
+/// Where a rank is: in which range, and how many samples are in those below.
+#[derive(Clone, Copy)]
+struct Place {
+    range: usize,
+    below: u64,
+}
+
+fn place(weights: &[u64], rank: u64) -> Place {
+    let mut below = 0;
+    for (range, weight) in weights.iter().enumerate() {
+        if below + weight > rank {
+            return Place { range, below };
+        }
+        below += weight;
+    }
+    Place { range: weights.len() - 1, below }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sorted(samples: &[(f64, u64)]) -> Vec<f64> {
+        let mut sorted: Vec<f64> =
+            samples.iter().flat_map(|(value, count)| std::iter::repeat_n(*value, *count as usize)).collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_are_those_of_the_sorted_samples(
+            mut samples in prop::collection::vec((prop_oneof![0.0..1e9, 5.0..6.0, Just(5.0), Just(0.0)], 1..4u64), 1..200),
+            many in any::<bool>(),
+        ) {
+            if many {
+                let more = (0..2 * SORT_BELOW as u64).map(|at| ((at.wrapping_mul(2_654_435_761) % 10_007) as f64 / 7.0, 1 + at % 3));
+                samples.extend(more);
+            }
+            let mut set = WeightedSamples::default();
+            samples.iter().for_each(|(value, count)| set.push(*value, *count));
+            let sorted = sorted(&samples);
+            prop_assert_eq!(set.total(), sorted.len() as u64);
+            let last = set.total() - 1;
+            let ranks = [0, last / 3, last / 2, last * 9 / 10, last];
+            let (moments, found) = set.figures(ranks).expect("samples");
+            prop_assert_eq!(found, ranks.map(|rank| sorted[rank as usize]));
+            let mut compacted = set.clone();
+            compacted.compact();
+            prop_assert_eq!(compacted.figures(ranks), set.figures(ranks), "order of recording matters");
+            prop_assert!(compacted.values.is_sorted() && compacted.total() == set.total());
+            let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+            let squares: f64 = sorted.iter().map(|sample| (sample - mean) * (sample - mean)).sum();
+            let std = (squares / sorted.len() as f64).sqrt();
+            prop_assert!((moments.mean - mean).abs() <= 1e-12 * moments.max, "{moments:?} against {mean}");
+            prop_assert!((moments.std - std).abs() <= 1e-12 * moments.max, "{moments:?} against {std}");
+            prop_assert_eq!([moments.min, moments.max], [sorted[0], sorted[last as usize]]);
+        }
+    }
+
+    #[test]
+    fn a_long_recording_is_compacted_on_the_way() {
+        let mut set = WeightedSamples::default();
+        for at in 0..COMPACT_FROM as u64 + 10 {
+            set.push((at % 1000) as f64, 1);
+        }
+        assert!(set.values.len() < 2000, "{} values kept", set.values.len());
+        assert_eq!(set.total(), COMPACT_FROM as u64 + 10);
+        let (_, found) = set.figures([0, set.total() / 2, set.total() - 1]).expect("samples");
+        assert_eq!(found, [0.0, 499.0, 999.0]);
+    }
+}
