@@ -59,8 +59,8 @@ fn ms_to_ns(ms: f64) -> u64 {
     // `as` saturates and maps NaN to zero, which is the documented behaviour.
     // Halves away from zero, as `round`, which is a call into the maths library on most machines.
     let ns = ms * NANOS_PER_MS;
-    let whole = ns as u64;
-    whole.saturating_add(u64::from(ns - whole as f64 >= 0.5))
+    let whole = (ns as i64).max(0);
+    (whole as u64).saturating_add(u64::from(ns - whole as f64 >= 0.5))
 }
 
 impl Add<SimSpan> for SimTime {

@@ -343,10 +343,14 @@ impl Engine {
         self.sequences.is_empty()
     }
 
+    /// Tokens that the whole pool can hold.
+    pub(crate) fn pool_tokens(&self) -> u64 {
+        u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size)
+    }
+
     /// How long a step takes with the plan's prefill work and this decode work.
-    pub(crate) fn time(&self, decode: DecodeBatch) -> StepTime {
-        let pool_tokens = u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size);
-        let decode = DecodeBatch { pool_tokens, ..decode };
+    fn time(&self, decode: DecodeBatch) -> StepTime {
+        let decode = DecodeBatch { pool_tokens: self.pool_tokens(), ..decode };
         let EngineConfig { speedup_ratio, decode_speedup_ratio, .. } = self.config;
         self.config.timing_model.step_time(self.plan.prefill, decode, speedup_ratio, decode_speedup_ratio)
     }

@@ -172,12 +172,29 @@ impl TimingModel {
         }
     }
 
-    /// True if the time of a step that only decodes depends on the number of sequences alone, however long they are.
-    pub fn decode_is_context_free(&self) -> bool {
-        match self {
-            TimingModel::Fixed { .. } => true,
-            TimingModel::Step(model) => model.kv_token_read_ns == 0.0,
-            TimingModel::Polynomial | TimingModel::Profile(_) => false,
+    /// Times of `steps` steps that only decode: the first with the given batch, each further one with a token more a
+    /// sequence.
+    pub fn decode_row(
+        &self,
+        first: DecodeBatch,
+        steps: u32,
+        speedup_ratio: f64,
+        decode_speedup_ratio: f64,
+        mut each: impl FnMut(StepTime),
+    ) {
+        let mut decode = first;
+        // The reference's polynomial is what long replays spend their time with: its row is a loop without a branch.
+        if matches!(self, TimingModel::Polynomial) && speedup_ratio * decode_speedup_ratio == 1.0 && first.sequences > 0
+        {
+            for _ in 0..steps {
+                each(StepTime { span: SimSpan::from_ms(polynomial::decode_ms(decode)), clamped: false });
+                decode.context_tokens += u64::from(decode.sequences);
+            }
+            return;
+        }
+        for _ in 0..steps {
+            each(self.step_time(PrefillBatch::default(), decode, speedup_ratio, decode_speedup_ratio));
+            decode.context_tokens += u64::from(decode.sequences);
         }
     }
 
