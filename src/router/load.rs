@@ -40,7 +40,8 @@ impl Entry for Share {
 /// All bookings.
 #[derive(Clone, Debug, Default)]
 pub struct LoadBook {
-    workers: FxHashMap<WorkerId, WorkerLoad>,
+    /// Ascending.
+    workers: Vec<(WorkerId, WorkerLoad)>,
     bookings: FxHashMap<RequestId, Booking>,
     /// The blocks of the bookings' prompts.
     runs: Runs<Share>,
@@ -83,7 +84,7 @@ impl LoadBook {
             let start = known as u32;
             self.runs.insert(Run { chain: chain.clone(), start, blocks: unknown, listed: false, entries });
         }
-        self.workers.entry(worker).or_default().active_blocks += added + unknown;
+        self.load_mut(worker).active_blocks += added + unknown;
         true
     }
 
@@ -94,12 +95,14 @@ impl LoadBook {
     }
 
     fn enter(&mut self, id: RequestId, booking: Booking) -> bool {
-        let std::collections::hash_map::Entry::Vacant(place) = self.bookings.entry(id) else { return false };
-        let load = self.workers.entry(booking.worker).or_default();
+        if self.bookings.contains_key(&id) {
+            return false;
+        }
+        let load = self.load_mut(booking.worker);
         load.active_prefill_tokens += u64::from(booking.prefill_tokens);
         load.active_blocks += booking.unshared_blocks;
         load.active_requests += 1;
-        place.insert(booking);
+        self.bookings.insert(id, booking);
         true
     }
 
@@ -134,9 +137,8 @@ impl LoadBook {
     pub fn prefill_completed(&mut self, id: RequestId) {
         let Some(booking) = self.bookings.get_mut(&id) else { return };
         let tokens = std::mem::take(&mut booking.prefill_tokens);
-        if let Some(load) = self.workers.get_mut(&booking.worker) {
-            load.active_prefill_tokens -= u64::from(tokens);
-        }
+        let worker = booking.worker;
+        self.load_mut(worker).active_prefill_tokens -= u64::from(tokens);
     }
 
     /// The request ended, in whatever way. Unknown ids are ignored. Returns the worker it was booked on.
@@ -144,7 +146,7 @@ impl LoadBook {
         let booking = self.bookings.remove(&id)?;
         let worker = booking.worker;
         let unshared = self.unshare(&booking);
-        let load = self.workers.get_mut(&worker)?;
+        let load = self.load_mut(worker);
         load.active_blocks -= booking.unshared_blocks + unshared;
         load.active_prefill_tokens -= u64::from(booking.prefill_tokens);
         load.active_requests -= 1;
@@ -171,7 +173,7 @@ impl LoadBook {
         for id in gone {
             self.free(id);
         }
-        self.workers.remove(&worker);
+        self.workers.retain(|(known, _)| *known != worker);
     }
 
     /// For every worker with bookings of the prompt's first block: how many of its leading blocks they have, ascending by
@@ -182,7 +184,24 @@ impl LoadBook {
 
     /// What the worker carries now.
     pub fn load(&self, worker: WorkerId) -> WorkerLoad {
-        self.workers.get(&worker).copied().unwrap_or_default()
+        self.place_of(worker).map(|at| self.workers[at].1).unwrap_or_default()
+    }
+
+    /// What the workers carry that have, or had, bookings; ascending by worker.
+    pub fn loads(&self) -> &[(WorkerId, WorkerLoad)] {
+        &self.workers
+    }
+
+    fn place_of(&self, worker: WorkerId) -> Result<usize, usize> {
+        self.workers.binary_search_by_key(&worker, |(known, _)| *known)
+    }
+
+    fn load_mut(&mut self, worker: WorkerId) -> &mut WorkerLoad {
+        let at = self.place_of(worker).unwrap_or_else(|at| {
+            self.workers.insert(at, (worker, WorkerLoad::default()));
+            at
+        });
+        &mut self.workers[at].1
     }
 
     /// Requests in flight on all workers.

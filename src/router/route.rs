@@ -357,9 +357,17 @@ impl Router {
         if self.config.router_track_active_blocks && self.config.router_assume_kv_reuse {
             self.load.find_shared(&request.chain, &mut shared);
         }
-        let (mut overlap, mut in_flight) = (Ascending(overlaps), Ascending(&shared));
-        let facts = self.candidates(request).map(|(worker, _)| {
-            let load = self.load.load(worker);
+        let mut loads = Ascending(self.load.loads());
+        let prefill_tokens = |(worker, _)| loads.of(worker).active_prefill_tokens;
+        let least_prefill_tokens = self.candidates(request).map(prefill_tokens).min().unwrap_or(0);
+        let cost =
+            RequestCost { input_tokens: request.input_tokens, block_size: self.block_size, least_prefill_tokens };
+        let mut costs = std::mem::take(&mut self.costs);
+        costs.clear();
+        let (mut overlap, mut in_flight, mut loads) =
+            (Ascending(overlaps), Ascending(&shared), Ascending(self.load.loads()));
+        let priced = self.candidates(request).map(|(worker, _)| {
+            let load = loads.of(worker);
             let additional_active_blocks = if self.config.router_track_active_blocks {
                 request.chain.len() as u32 - in_flight.of(worker)
             } else {
@@ -373,24 +381,17 @@ impl Router {
                 active_requests: load.active_requests,
                 ..CostTerms::default()
             };
-            (worker, facts)
+            let priced = facts.priced(cost, &self.config);
+            costs.push(priced.cost);
+            (worker, priced)
         });
-        terms.extend(facts);
+        terms.extend(priced);
         self.shared = shared;
-        let least_prefill_tokens = terms.iter().map(|(_, terms)| terms.active_prefill_tokens).min().unwrap_or(0);
-        let cost =
-            RequestCost { input_tokens: request.input_tokens, block_size: self.block_size, least_prefill_tokens };
-        for (_, terms) in &mut terms {
-            *terms = terms.priced(cost, &self.config);
-        }
         let chosen = match self.config.router_mode {
             RouterMode::RoundRobin | RouterMode::Random => self.choose_blind(terms.len()),
-            RouterMode::Kv => {
-                self.costs.clear();
-                self.costs.extend(terms.iter().map(|(_, terms)| terms.cost));
-                kv::choose(&self.costs, self.config.router_temperature, self.config.tie_break, &mut self.rng)
-            }
+            RouterMode::Kv => kv::choose(&costs, self.config.router_temperature, self.config.tie_break, &mut self.rng),
         };
+        self.costs = costs;
         let (worker, chosen_terms) = terms[chosen];
         self.book(request, worker, chosen_terms.overlap_blocks);
         let decision = Decision {
@@ -451,17 +452,18 @@ fn is_candidate(worker: WorkerId, request: &RouteRequest) -> bool {
     !request.excluded.contains(&worker)
 }
 
-/// Numbers by worker, ascending, asked for in that order.
-struct Ascending<'a>(&'a [(WorkerId, u32)]);
+/// Facts by worker, ascending, asked for in that order.
+struct Ascending<'a, T>(&'a [(WorkerId, T)]);
 
-impl Ascending<'_> {
-    fn of(&mut self, worker: WorkerId) -> u32 {
-        while let Some(((next, number), rest)) = self.0.split_first() {
+impl<T: Copy + Default> Ascending<'_, T> {
+    /// The worker's, or nothing.
+    fn of(&mut self, worker: WorkerId) -> T {
+        while let Some(((next, fact), rest)) = self.0.split_first() {
             if *next >= worker {
-                return if *next == worker { *number } else { 0 };
+                return if *next == worker { *fact } else { T::default() };
             }
             self.0 = rest;
         }
-        0
+        T::default()
     }
 }

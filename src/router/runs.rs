@@ -260,50 +260,32 @@ impl<E: Entry> Runs<E> {
     /// is cleared first.
     pub fn find(&self, path: SequenceBlocks, found: &mut Vec<(WorkerId, u32)>) {
         found.clear();
-        // Those that refer to all blocks so far are in front, ascending.
-        let mut alive = 0;
-        let mut first = true;
+        let mut covered = 0;
         self.walk(path, 0, |Segment { run, blocks, .. }| {
-            let run = &self.runs[run];
-            if std::mem::take(&mut first) {
-                for entry in &run.entries {
-                    let depth = entry.blocks().min(blocks);
-                    match found.last_mut() {
-                        Some((worker, most)) if *worker == entry.worker() => *most = (*most).max(depth),
-                        _ => found.push((entry.worker(), depth)),
-                    }
+            let entries = &self.runs[run].entries;
+            // Of a worker's entries the last one reaches farthest.
+            let farthest = entries
+                .iter()
+                .enumerate()
+                .filter(|(at, entry)| entries.get(at + 1).is_none_or(|next| next.worker() != entry.worker()));
+            let mut alive = false;
+            for (_, entry) in farthest {
+                let (worker, depth) = (entry.worker(), entry.blocks().min(blocks));
+                if covered == 0 {
+                    found.push((worker, depth));
+                } else if let Ok(at) = found.binary_search_by_key(&worker, |(known, _)| *known)
+                    && found[at].1 == covered
+                {
+                    found[at].1 += depth;
+                } else {
+                    continue;
                 }
-                alive = found.len();
-                alive = keep(found, alive, |(_, depth)| *depth == blocks);
-            } else {
-                let mut entries = run.entries.iter().peekable();
-                alive = keep(found, alive, |(worker, depth)| {
-                    let mut most = 0;
-                    while let Some(entry) = entries.next_if(|entry| entry.worker() <= *worker) {
-                        if entry.worker() == *worker {
-                            most = entry.blocks().min(blocks);
-                        }
-                    }
-                    *depth += most;
-                    most == blocks
-                });
+                alive |= depth == blocks;
             }
-            alive > 0
+            covered += blocks;
+            alive
         });
-        found.sort_unstable_by_key(|(worker, _)| *worker);
     }
-}
-
-/// Brings those of the first `alive` for which `stays` holds to the front, in their order; returns how many they are.
-fn keep(found: &mut [(WorkerId, u32)], alive: usize, mut stays: impl FnMut(&mut (WorkerId, u32)) -> bool) -> usize {
-    let mut kept = 0;
-    for at in 0..alive {
-        if stays(&mut found[at]) {
-            found.swap(at, kept);
-            kept += 1;
-        }
-    }
-    kept
 }
 
 /// How many blocks of the run from `offset` on are those of the path from `at` on.
