@@ -13,7 +13,8 @@ const REQUESTS: u64 = 1_000;
 
 fn bench(criterion: &mut Criterion) {
     let rows = conversation_like(Seed(0), REQUESTS, &ConversationOptions::default());
-    let workload = Workload::from_rows("generated".to_owned(), &Trace::from_rows("generated", 512, rows), false).expect("a workload");
+    let workload = Workload::from_rows("generated".to_owned(), &Trace::from_rows("generated", 512, rows), false)
+        .expect("a workload");
     let mut group = criterion.benchmark_group("replay");
     group.sample_size(20);
     group.throughput(Throughput::Elements(REQUESTS));

@@ -112,14 +112,14 @@ pub fn replay(
         }
         ticks += 1;
         if ticks % TICKS_AT_A_TIME == 0 {
-            world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+            world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_span(gap.gap, gap.tokens));
         }
         if ended > told {
             told = ended;
             progress(ended);
         }
     }
-    world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+    world.drain_gaps(1, |gap| itl.record_span(gap.gap, gap.tokens));
     if world.in_flight() > 0 && world.next_deadline().is_none() {
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: world.state() });
     }
