@@ -5,6 +5,7 @@ mod gateway;
 mod golden;
 mod lab;
 mod programs;
+mod reference_runs;
 mod replay;
 mod runs;
 mod session_cases;
