@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Holds our `replay` against whole-trace results of the reference, run by run and figure by figure.
+
+tests/golden/trace-summaries.jsonl names the runs and the reference's figures. Runs with KV routing are repeated over
+seeds, as the reference breaks ties at random and its figures are those of one run. Writes a table and all figures to
+results/reference. Ends with 1 if a figure is beyond its limit. The limits are those of tests/it/reference_runs, which
+takes fewer seeds. The traces are the user's own: those that are not there are left out, with a word.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILES = ROOT / "profiles"
+
+SAME = 1e-6  # both compute in nanoseconds: what is left is the order of sums of floats
+SKETCH = 0.002  # percentiles over token gaps: the reference keeps a sketch of 0.1 %, ours are exact
+TABLE = 0.005  # the reference asks an estimator for each step's time, we read a table of the same estimator
+TABLE_TAIL = 0.02  # the same, above the median, and wherever chance has a part
+TABLE_TTST = 0.03  # the same for the second token, which a prompt of another request delays or just does not
+CHANCE = 0.015  # a mean over seeds beside one run without a seed
+CHANCE_REUSE = 0.01  # the same for the share of prompt tokens reused, as a difference
+
+REUSE = "first_admission_prefix_cache_reused_ratio"
+MAX_REUSE = "prefix_cache_reused_ratio"
+THROUGHPUT = "output_throughput_tok_s"
+# What the table shows; the JSON file has everything.
+SHOWN = (["mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "p99_tpot_ms",
+          "mean_itl_ms", "p99_itl_ms", "mean_e2e_latency_ms", "median_e2e_latency_ms", "p99_e2e_latency_ms",
+          "request_throughput_rps", THROUGHPUT, REUSE])
+COUNTS = ("num_requests", "completed_requests", "total_input_tokens", "total_output_tokens")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, metavar="TRACES", help="folder with the traces, plain or .gz")
+    parser.add_argument("--replay", type=Path, default=ROOT / "target/release/replay", metavar="FILE",
+                        help="our binary (default: target/release/replay of this repository)")
+    parser.add_argument("--runs", default="", metavar="LIST", help="only the runs of these names, with commas")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds of a run with KV routing (default: 20)")
+    parser.add_argument("--output", type=Path, default=ROOT / "results/reference", metavar="DIR",
+                        help="where table.md and figures.json go (default: results/reference)")
+    chosen = parser.parse_args()
+    if chosen.seeds < 1:
+        parser.error(f"--seeds: {chosen.seeds}, expected a whole number of at least 1")
+    if not chosen.replay.is_file():
+        parser.error(f"--replay: {chosen.replay} is no file; `cargo build --release` makes it")
+    if not chosen.traces.is_dir():
+        parser.error(f"{chosen.traces} is no folder")
+    return chosen
+
+
+def limit(key, case):
+    """How far a figure may be from the reference's: (kind, value), or None where chance decides alone."""
+    profile = "timing_model" in case.get("engine", {})
+    percentile = key.startswith(("median_", "p75_", "p90_", "p95_", "p99_"))
+    main = key in (THROUGHPUT, "request_throughput_rps") or key in ("mean_ttft_ms", "mean_tpot_ms", "mean_e2e_latency_ms")
+    if key in COUNTS:
+        return "relative", 0.0
+    if case["router_mode"] == "kv_router":
+        if key in (REUSE, MAX_REUSE):
+            return "absolute", CHANCE_REUSE
+        return ("relative", TABLE_TAIL if profile else CHANCE) if main else None
+    if not profile:
+        return "relative", SKETCH if percentile and key.endswith("_itl_ms") else SAME
+    if key.startswith(("min_", "max_")):
+        return None
+    if key.endswith("_ttst_ms") and not key.startswith("median_"):
+        return ("relative", TABLE_TTST) if key == "mean_ttst_ms" else None
+    if key.startswith("median_") or not percentile and not key.startswith("std_"):
+        return "relative", TABLE
+    return "relative", TABLE_TAIL
+
+
+def find_trace(folder, name):
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    return None
+
+
+def settings(case, trace, seed):
+    """The configuration of `replay` for a run, with the keys of its flags."""
+    mode = {"round_robin": "round-robin", "kv_router": "kv"}[case["router_mode"]]
+    keys = {"trace": str(trace), "trace_block_size": case["trace_block_size"], "router_mode": mode, "seed": seed}
+    keys |= case["router"]
+    arrival = case["arrival"]
+    keys |= {"concurrency": arrival["concurrency"]} if arrival["mode"] == "concurrency" else {"arrival_speedup_ratio": 1.0}
+    keys |= {key: value for key, value in case.items() if key.startswith("num_")}
+    engine = dict(case.get("engine", {}))
+    if "timing_model" in engine:
+        engine["timing_model"] = {"type": "profile", "profile": str(PROFILES / f"{engine['timing_model']['profile']}.json")}
+    keys |= engine
+    keys |= {key: case[key] for key in ("prefill_engine", "decode_engine") if key in case}
+    return keys
+
+
+def run(replay, keys):
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(json.dumps(keys))
+        done = subprocess.run([replay, "--config", config, "--json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"error: replay ended with {done.returncode}: {done.stderr.strip()}\nconfiguration: {json.dumps(keys)}")
+    return json.loads(done.stdout)
+
+
+def compare(case, reports):
+    """One line a figure of the reference's summary."""
+    lines = []
+    for key, peer in case["expected"].items():
+        ours = [report[key] for report in reports]
+        mean = sum(ours) / len(ours)
+        allowed = limit(key, case)
+        kind, most = allowed or ("none", None)
+        apart = abs(mean - peer) / (abs(peer) if kind == "relative" and peer else 1.0)
+        # A count of zero has no share: it must be zero, too.
+        lines.append({"figure": key, "peer": peer, "ours_mean": mean, "ours_min": min(ours), "ours_max": max(ours),
+                      "difference_percent": 100.0 * (mean - peer) / peer if peer else None,
+                      "limit": most, "limit_kind": kind, "ok": None if most is None else apart <= most})
+    return lines
+
+
+def number(value):
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+
+
+def limit_text(line):
+    if line["limit"] is None:
+        return "–"
+    return f"{line['limit']:g}" if line["limit_kind"] == "absolute" else f"{100 * line['limit']:g} %"
+
+
+def table(results, seeds):
+    out = ["# Our replay beside the reference's own whole-trace results", "",
+           f"Written by `benches/peer/summaries.py`, {seeds} seeds a run with KV routing. All figures are in `figures.json`.",
+           "", "| run | requests | figures with a limit | within it | farthest of them | difference |",
+           "|---|---:|---:|---:|---|---:|"]
+    for result in results:
+        limited = [line for line in result["figures"] if line["ok"] is not None]
+        worst = max(limited, key=lambda line: abs(line["difference_percent"] or 0.0))
+        out.append(f"| {result['name']} | {result['requests']:,} | {len(limited)} | {sum(line['ok'] for line in limited)}"
+                   f" | {worst['figure']} | {worst['difference_percent']:+.2g} % |")
+    for result in results:
+        out += ["", f"## {result['name']}", "",
+                "| figure | reference | ours, mean | least | most | difference | limit | ok |",
+                "|---|---:|---:|---:|---:|---:|---:|---|"]
+        for line in result["figures"]:
+            if line["figure"] not in SHOWN and line["ok"] is not False:
+                continue
+            verdict = {True: "yes", False: "**no**", None: "–"}[line["ok"]]
+            ours = " | ".join(number(line[key]) for key in ("ours_mean", "ours_min", "ours_max"))
+            out.append(f"| {line['figure']} | {number(line['peer'])} | {ours} | {line['difference_percent']:+.3f} %"
+                       f" | {limit_text(line)} | {verdict} |")
+    return "\n".join(out) + "\n"
+
+
+def write(path, text):
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    os.replace(part, path)
+
+
+def main():
+    chosen = arguments()
+    lines = (ROOT / "tests/golden/trace-summaries.jsonl").read_text().splitlines()
+    cases = [json.loads(line) for line in lines]
+    wanted = [name for name in chosen.runs.split(",") if name]
+    for name in wanted:
+        if name not in [case["name"] for case in cases]:
+            sys.exit(f"error: --runs: `{name}` is none of {', '.join(case['name'] for case in cases)}")
+    results = []
+    for case in cases:
+        if wanted and case["name"] not in wanted:
+            continue
+        trace = find_trace(chosen.traces, case["trace"])
+        if trace is None:
+            print(f"{case['name']}: left out, {chosen.traces} has no {case['trace']}", file=sys.stderr)
+            continue
+        seeds = range(chosen.seeds if case["router_mode"] == "kv_router" else 1)
+        reports = [run(chosen.replay, settings(case, trace, seed)) for seed in seeds]
+        figures = compare(case, reports)
+        beyond = [line["figure"] for line in figures if line["ok"] is False]
+        print(f"{case['name']}: {'beyond the limit: ' + ', '.join(beyond) if beyond else 'ok'}", file=sys.stderr)
+        results.append({"name": case["name"], "trace": case["trace"], "requests": case["expected"]["num_requests"],
+                        "seeds": len(seeds), "figures": figures})
+    if not results:
+        sys.exit("error: nothing was compared")
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    write(chosen.output / "figures.json", json.dumps(results, indent=1) + "\n")
+    write(chosen.output / "table.md", table(results, chosen.seeds))
+    return 1 if any(line["ok"] is False for result in results for line in result["figures"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
