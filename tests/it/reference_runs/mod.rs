@@ -2,9 +2,9 @@
 //!
 //! `tests/golden/trace-summaries.jsonl` holds the summaries of 15 runs of the reference: 12,031 or 23,608 requests each.
 //! Every one has a test in here. Round robin leaves nothing to chance, so all figures must be equal, and of three runs
-//! every request's times too ([`per_request`]). With KV routing the reference breaks ties at random without a seed, so
-//! that the means over some seeds of ours are held against its one run. How far figures may be apart is said in
-//! [`limits`].
+//! every request's times too ([`per_request`]). With KV routing the reference breaks ties at random without a seed: here
+//! one seed of ours is held against its one run, for time; `benches/peer/summaries.py` takes 20. How far figures may be
+//! apart is said in [`limits`].
 //!
 //! The traces are not part of the project: without `../shared/traces` these tests say that they are skipped.
 
@@ -24,9 +24,6 @@ use crate::golden;
 
 mod limits;
 mod per_request;
-
-/// Seeds of a run with KV routing: few, for their time. `benches/peer/summaries` takes 20.
-const KV_SEEDS: std::ops::Range<u64> = 0..2;
 
 /// The folder beside the project that holds traces and oracles; `None` where it is absent, and then says so.
 fn shared(test: &str) -> Option<PathBuf> {
@@ -115,8 +112,7 @@ fn check_round_robin(name: &str) {
 fn check_kv(name: &str) {
     let Some(shared) = shared(name) else { return };
     let reference = Reference::load(name, &shared);
-    let reports: Vec<Value> = KV_SEEDS.map(|seed| report(&reference.run(seed))).collect();
-    limits::near(&reference, &reports);
+    limits::near(&reference, &report(&reference.run(0)));
 }
 
 macro_rules! reference_runs {
