@@ -10,6 +10,7 @@ takes fewer seeds. The traces are the user's own: those that are not there are l
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -30,9 +31,9 @@ REUSE = "first_admission_prefix_cache_reused_ratio"
 MAX_REUSE = "prefix_cache_reused_ratio"
 THROUGHPUT = "output_throughput_tok_s"
 # What the table shows; the JSON file has everything.
-SHOWN = (["mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "p99_tpot_ms",
-          "mean_itl_ms", "p99_itl_ms", "mean_e2e_latency_ms", "median_e2e_latency_ms", "p99_e2e_latency_ms",
-          "request_throughput_rps", THROUGHPUT, REUSE])
+SHOWN = ("mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "mean_ttst_ms", "p95_ttst_ms", "mean_tpot_ms",
+         "median_tpot_ms", "p99_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2e_latency_ms", "median_e2e_latency_ms",
+         "p99_e2e_latency_ms", "request_throughput_rps", THROUGHPUT, REUSE)
 COUNTS = ("num_requests", "completed_requests", "total_input_tokens", "total_output_tokens")
 
 
@@ -43,11 +44,16 @@ def arguments():
                         help="our binary (default: target/release/replay of this repository)")
     parser.add_argument("--runs", default="", metavar="LIST", help="only the runs of these names, with commas")
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds of a run with KV routing (default: 20)")
+    parser.add_argument("--profile-noise", type=float, default=0.0, metavar="SHARE",
+                        help="make every time of a profile longer or shorter by up to this share, at random by seed: shows"
+                             " what the table's own errors may move (default: 0)")
     parser.add_argument("--output", type=Path, default=ROOT / "results/reference", metavar="DIR",
                         help="where table.md and figures.json go (default: results/reference)")
     chosen = parser.parse_args()
     if chosen.seeds < 1:
         parser.error(f"--seeds: {chosen.seeds}, expected a whole number of at least 1")
+    if not 0.0 <= chosen.profile_noise < 1.0:
+        parser.error(f"--profile-noise: {chosen.profile_noise}, expected a share of at least 0 and below 1")
     if not chosen.replay.is_file():
         parser.error(f"--replay: {chosen.replay} is no file; `cargo build --release` makes it")
     if not chosen.traces.is_dir():
@@ -108,8 +114,22 @@ def settings(case, trace, seed):
     return keys
 
 
-def run(replay, keys):
+def noisy(times, share, draw):
+    if isinstance(times, list):
+        return [noisy(each, share, draw) for each in times]
+    return times * (1.0 + share * (2.0 * draw.random() - 1.0))
+
+
+def run(replay, keys, profile_noise=0.0):
     with tempfile.TemporaryDirectory() as folder:
+        if profile_noise > 0.0 and "timing_model" in keys:
+            tables = json.loads(Path(keys["timing_model"]["profile"]).read_text())
+            draw = random.Random(keys["seed"])
+            for part in ("prefill", "decode"):
+                tables[part]["milliseconds"] = noisy(tables[part]["milliseconds"], profile_noise, draw)
+            profile = Path(folder) / "profile.json"
+            profile.write_text(json.dumps(tables))
+            keys = keys | {"timing_model": {"type": "profile", "profile": str(profile)}}
         config = Path(folder) / "config.yaml"
         config.write_text(json.dumps(keys))
         done = subprocess.run([replay, "--config", config, "--json"], capture_output=True, text=True, check=False)
@@ -183,11 +203,16 @@ def figure_table(result):
     return out
 
 
-def table(results, seeds):
+def table(results, seeds, profile_noise):
     out = ["# Our replay beside the reference's own whole-trace results", "",
            f"Written by `benches/peer/summaries.py`, {seeds} seeds a run with KV routing. All figures are in `figures.json`.",
            ""]
-    out += overview(results) + chance(results, seeds)
+    if profile_noise > 0.0:
+        out += [f"Every time of a profile was made longer or shorter by up to {100 * profile_noise:g} %, anew for each of {seeds} "
+                "seeds.", ""]
+    out += overview(results)
+    if profile_noise == 0.0:
+        out += chance(results, seeds)
     for result in results:
         out += ["", f"## {result['name']}", ""] + figure_table(result)
     return "\n".join(out) + "\n"
@@ -215,8 +240,9 @@ def main():
         if trace is None:
             print(f"{case['name']}: left out, {chosen.traces} has no {case['trace']}", file=sys.stderr)
             continue
-        seeds = range(chosen.seeds if case["router_mode"] == "kv_router" else 1)
-        reports = [run(chosen.replay, settings(case, trace, seed)) for seed in seeds]
+        by_chance = case["router_mode"] == "kv_router" or chosen.profile_noise > 0.0 and timed_by_profile(case)
+        seeds = range(chosen.seeds if by_chance else 1)
+        reports = [run(chosen.replay, settings(case, trace, seed), chosen.profile_noise) for seed in seeds]
         figures = compare(case, reports)
         beyond = [line["figure"] for line in figures if line["ok"] is False]
         print(f"{case['name']}: {'beyond the limit: ' + ', '.join(beyond) if beyond else 'ok'}", file=sys.stderr)
@@ -226,7 +252,7 @@ def main():
         sys.exit("error: nothing was compared")
     chosen.output.mkdir(parents=True, exist_ok=True)
     write(chosen.output / "figures.json", json.dumps(results, indent=1) + "\n")
-    write(chosen.output / "table.md", table(results, chosen.seeds))
+    write(chosen.output / "table.md", table(results, chosen.seeds, chosen.profile_noise))
     return 1 if any(line["ok"] is False for result in results for line in result["figures"]) else 0
 
 
