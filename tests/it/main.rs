@@ -6,6 +6,7 @@ mod golden;
 mod journal;
 mod lab;
 mod programs;
+mod reference_runs;
 mod replay;
 mod runs;
 mod session_cases;

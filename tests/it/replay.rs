@@ -1,10 +1,8 @@
-//! The replay against the reference: a hand-made kv case to the microsecond, whole traces request by request where they are
-//! at hand, and the same bytes at every run.
+//! The replay against the reference: a hand-made kv case to the microsecond, and the same bytes at every run. Whole traces
+//! are in `reference_runs`.
 
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use flate2::read::GzDecoder;
 use mockfleet::engine::EngineConfig;
 use mockfleet::measure::{Report, RunFacts};
 use mockfleet::rng::Seed;
@@ -16,22 +14,8 @@ use mockfleet::sim::{ReplayConfig, ReplayResult, replay};
 use mockfleet::trace::{ConversationOptions, ReadOptions, Trace, conversation_like};
 use serde_json::Value;
 
-/// Largest difference of a time, milliseconds.
-const TOLERANCE_MS: f64 = 0.001;
-
 fn run(config: &ReplayConfig, workload: &Workload) -> ReplayResult {
     replay(config, workload, |_| {}).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The folder beside the project that holds traces and oracles; `None` where it is absent, and then says so.
-fn shared(test: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    if folder.join("traces").is_dir() && folder.join("oracle/per-request").is_dir() {
-        return Some(folder);
-    }
-    // Past the test harness, which keeps what passing tests print to itself.
-    let _ = writeln!(std::io::stderr(), "skipped: {test} needs ../shared/traces and ../shared/oracle");
-    None
 }
 
 #[test]
@@ -81,48 +65,6 @@ fn describe_expected(row: &Value) -> (Option<String>, Option<u32>, Option<u32>, 
     let worker = row["worker"].as_u64().map(|worker| format!("worker-{worker}"));
     let times = [us("arrival_ms"), us("first_token_ms"), us("last_token_ms")];
     (worker, count(&row["route"][0]["sel_overlap"]), count(&row["admissions"][0]["reused"]), times)
-}
-
-#[test]
-fn whole_conversation_trace_round_robin() {
-    let Some(shared) = shared("whole_conversation_trace_round_robin") else { return };
-    let options = ReadOptions::default();
-    let trace = shared.join("traces/conversation_trace.jsonl.gz");
-    let workload = Workload::from_trace(&trace, &options, false).expect("the trace");
-    let engine =
-        EngineConfig { max_num_batched_tokens: Some(16_384), max_num_seqs: Some(512), ..EngineConfig::default() };
-    let config = ReplayConfig::aggregated(
-        vec![engine; 8],
-        RouterConfig::default(),
-        ArrivalMode::Concurrency { concurrency: 32 },
-        0,
-    );
-    let records = run(&config, &workload).records;
-    let file =
-        std::fs::File::open(shared.join("oracle/per-request/conv_c32_w8_rr.per_request.csv.gz")).expect("the oracle");
-    let mut text = String::new();
-    GzDecoder::new(file).read_to_string(&mut text).expect("the oracle's text");
-    let mut compared = 0;
-    for line in text.lines().skip(1) {
-        let cells: Vec<&str> = line.split(',').collect();
-        let number = |column: usize| cells[column].parse::<f64>().expect("a number");
-        let row = cells[0].parse::<usize>().expect("a row") - 1;
-        let record = &records[row];
-        let place = format!("row {row} of the trace");
-        assert_eq!(record.worker.as_deref(), Some(format!("worker-{}", cells[4]).as_str()), "{place}: `worker`");
-        for (key, ours, column) in [
-            ("arrival_ms", Some(record.intended_ms), 1),
-            ("first_token_ms", record.first_token_ms, 7),
-            ("last_token_ms", record.last_token_ms, 8),
-        ] {
-            let same = ours.is_some_and(|ours| (ours - number(column)).abs() <= TOLERANCE_MS);
-            assert!(same, "{place}: `{key}` is {ours:?}, the reference has {}", cells[column]);
-        }
-        let first_reused = cells[6].split(';').next().and_then(|first| first.split(':').nth(1));
-        assert_eq!(record.reused_tokens.map(|tokens| tokens.to_string()).as_deref(), first_reused, "{place}: reuse");
-        compared += 1;
-    }
-    assert_eq!(compared, records.len());
 }
 
 #[test]

@@ -34,7 +34,8 @@ impl Scenario {
     }
 }
 
-fn config(name: &str, case: &Value) -> ReplayConfig {
+/// What a case asks for. Equal costs go to the lowest number, invariants are checked.
+pub(crate) fn config(name: &str, case: &Value) -> ReplayConfig {
     let fails = |what: &str, error: &dyn std::fmt::Display| -> ! { panic!("case {name}: {what}: {error}") };
     let dp_size = case["dp_size"].as_u64().unwrap_or(1) as u32;
     let engines = |key: &str, workers: &str| {

@@ -23,6 +23,8 @@ mod case;
 mod random;
 mod whole;
 
+pub(crate) use case::config;
+
 /// Largest difference of a time, milliseconds.
 const TOLERANCE_MS: f64 = 0.001;
 /// More ticks than any case has; a loop that stands still is an error, not a hang.
@@ -110,7 +112,7 @@ fn golden_root() -> PathBuf {
 }
 
 /// The lines of a golden file, gzipped or not.
-fn golden_lines(file: &str) -> Vec<Value> {
+pub(crate) fn golden_lines(file: &str) -> Vec<Value> {
     let path = golden_root().join(file);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut text = String::new();
