@@ -267,6 +267,8 @@ fn send_workload(settings: &LoadSettings, input: &InputSettings, journal: &Journ
     });
     let (_home, folder, result, journaled) = result?;
     let facts = RunFacts {
+        unfinished_requests: None,
+        reuse_bounds: None,
         workload: workload_name,
         router_mode: result.facts.router_mode.clone(),
         arrival_mode: arrival.name().to_owned(),

@@ -82,7 +82,7 @@ impl MockerArgs {
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
         let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        let num_workers = workers(fleet.num_workers)?;
+        let num_workers = workers("num_workers", fleet.num_workers)?;
         let vocab_tokens = fleet.vocab_tokens.unwrap_or(DEFAULT_VOCAB_TOKENS);
         if vocab_tokens < 2 {
             let message = format!("`vocab_tokens` is {vocab_tokens}, expected a whole number of at least 2");

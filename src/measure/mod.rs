@@ -22,7 +22,7 @@ mod weighted;
 
 pub use compare::{Comparison, PairedDifference, PairedRun, ResultFolder, compare};
 pub use error::MeasureError;
-pub use files::write_atomic;
+pub use files::{PendingFile, write_atomic};
 pub use latency::{LatencySet, LatencySummary};
 pub use metric::Metric;
 pub use report::{Report, RunFacts};

@@ -44,6 +44,11 @@ pub struct RunFacts {
     /// Σ over completed requests of the most prompt tokens reused at any of their admissions. `None` where only the
     /// first admission is seen, as in live runs.
     pub prefix_cache_reused_tokens: Option<u64>,
+    /// Requests that were left when the run was stopped: not come, or not ended. `None` where the run ends with them.
+    pub unfinished_requests: Option<u64>,
+    /// The shares of all prompt tokens that one cache for the whole fleet could reuse: one that never evicts, and one of
+    /// the fleet's size with Belady eviction. `None` where nobody has worked it out.
+    pub reuse_bounds: Option<(f64, f64)>,
     /// What readers should know before they trust the figures. Nothing that depends on clock, host or path.
     pub warnings: Vec<String>,
 }
@@ -78,6 +83,12 @@ pub struct Report {
     pub prefix_cache_reused_ratio: Option<f64>,
     /// Σ tokens reused at first admission / Σ prompt tokens, over completed requests that tell. Judge routing by this.
     pub first_admission_prefix_cache_reused_ratio: Option<f64>,
+    /// Share of all prompt tokens that one cache for all workers could reuse if it never evicted.
+    pub infinite_cache_reused_ratio: Option<f64>,
+    /// The same if it had the fleet's size and evicted what is needed last.
+    pub belady_reused_ratio: Option<f64>,
+    /// Requests that were left when the run was stopped.
+    pub unfinished_requests: Option<u64>,
     /// Distributions of completed requests; a metric without samples has no entry.
     pub metrics: BTreeMap<Metric, LatencySummary>,
     /// Requests, completed or not, by the worker they name.
@@ -129,6 +140,9 @@ impl Report {
                 .prefix_cache_reused_tokens
                 .and_then(|reused| share(reused, total_input_tokens)),
             first_admission_prefix_cache_reused_ratio: first_admission_reuse(&completed, &mut notes),
+            infinite_cache_reused_ratio: run.reuse_bounds.map(|(infinite, _)| infinite),
+            belady_reused_ratio: run.reuse_bounds.map(|(_, belady)| belady),
+            unfinished_requests: run.unfinished_requests,
             metrics,
             requests_per_worker: requests_per_worker(records),
             speedup_ratio: Some(run.speedup_ratio),

@@ -59,6 +59,8 @@ fn failed(row: u64, sent_ms: f64, end_ms: f64, kind: FailureKind) -> RequestReco
 
 fn facts() -> RunFacts {
     RunFacts {
+        unfinished_requests: None,
+        reuse_bounds: None,
         workload: "toolagent".to_owned(),
         router_mode: "kv".to_owned(),
         arrival_mode: "concurrency".to_owned(),

@@ -15,4 +15,4 @@ pub mod timeline;
 pub mod world;
 
 pub use config::{FleetConfig, ReplayConfig};
-pub use replay::{ReplayError, ReplayResult, replay};
+pub use replay::{ReplayError, ReplayResult, replay, replay_observed};

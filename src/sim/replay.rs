@@ -6,14 +6,14 @@ use crate::engine::{ConfigError, EngineRequest};
 use crate::ids::RequestId;
 use crate::measure::LatencySet;
 use crate::rng::Seed;
-use crate::router::RouterConfigError;
+use crate::router::{RouterConfigError, RouterMode};
 use crate::session::driver::Driver;
 use crate::session::ledger::{Outcome, RequestRecord};
 use crate::session::workload::Workload;
 use crate::sim::config::ReplayConfig;
 use crate::sim::life::RequestLife;
 use crate::sim::lives::Lives;
-use crate::sim::world::{Asking, World};
+use crate::sim::world::{Asking, World, WorldEvent};
 use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
@@ -72,10 +72,26 @@ pub struct ReplayResult {
 }
 
 /// Replays `workload`; `progress` hears how many requests have ended.
+///
+/// # Errors
+/// See [`ReplayError`].
 pub fn replay(
     config: &ReplayConfig,
     workload: &Workload,
+    progress: impl FnMut(u64),
+) -> Result<ReplayResult, ReplayError> {
+    replay_observed(config, workload, progress, |_, _| {})
+}
+
+/// As [`replay`]; `observe` hears all that happens, steps that are alike as one.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub fn replay_observed(
+    config: &ReplayConfig,
+    workload: &Workload,
     mut progress: impl FnMut(u64),
+    mut observe: impl FnMut(SimTime, &WorldEvent),
 ) -> Result<ReplayResult, ReplayError> {
     let block_size = config.fleet.block_size()?;
     let driver = Driver::new(workload.sessions.clone(), config.arrival);
@@ -97,6 +113,8 @@ pub fn replay(
         };
         Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     };
+    // A router that explains itself knows overlaps that do not matter to its mode; results are the same without.
+    let asked_for_overlaps = config.explain && config.router.router_mode != RouterMode::Kv;
     let mut now = SimTime::ZERO;
     let mut ticks = 0u64;
     while let Some(deadline) = world.next_deadline() {
@@ -104,7 +122,13 @@ pub fn replay(
             break;
         }
         now = deadline;
-        world.tick(now, &mut request, &mut |at, event| {
+        world.tick(now, &mut request, &mut |at, mut event| {
+            observe(at, &event);
+            if let WorldEvent::Routed { decision, .. } = &mut event
+                && asked_for_overlaps
+            {
+                (decision.overlap_blocks, decision.best_overlap_blocks) = (None, None);
+            }
             ended += u64::from(lives.note(workload, at, event));
         });
         if config.check {

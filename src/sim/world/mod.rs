@@ -137,7 +137,8 @@ impl World {
     pub fn new(config: &ReplayConfig, driver: Driver, every_token: bool) -> Result<Self, ReplayError> {
         config.fleet.block_size()?;
         let detail = config.engine_detail(every_token);
-        let workers = |pool, engines| WorkerPool::new(pool, engines, &config.router, detail, config.kv_event_lag);
+        let workers =
+            |pool, engines| WorkerPool::new(pool, engines, &config.router, detail, config.kv_event_lag, config.explain);
         let fleets = match &config.fleet {
             FleetConfig::Aggregated(engines) => {
                 Fleets::Aggregated(Box::new(Aggregated::new(workers(Pool::Agg, engines)?)))
