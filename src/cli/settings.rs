@@ -229,7 +229,16 @@ impl SettingsFile {
             let key = line.split(['=', ':']).next().unwrap_or_default();
             key.trim().trim_matches(['"', '\'']) == written
         };
-        1 + self.text.lines().position(holds).unwrap_or(0)
+        // In JSON, and below another key, it may stand within a line.
+        let mentions = |line: &str| {
+            line.match_indices(written).any(|(at, _)| {
+                let word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+                let (before, after) = (&line[..at], &line[at + written.len()..]);
+                !before.ends_with(word) && after.trim_start_matches(['"', '\'']).trim_start().starts_with([':', '='])
+            })
+        };
+        let line = self.text.lines().position(holds).or_else(|| self.text.lines().position(mentions));
+        1 + line.unwrap_or(0)
     }
 }
 

@@ -8,6 +8,7 @@ mod lab;
 mod programs;
 mod reference_runs;
 mod replay;
+mod replay_program;
 mod runs;
 mod session_cases;
 mod support;
