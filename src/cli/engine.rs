@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::timing::{TimingError, TimingSettings};
-use crate::engine::{AcceptRates, EngineConfig, PreemptionMode, SchedulingPolicy};
+use crate::engine::{AcceptRates, EngineConfig, KvTransferTimingMode, PreemptionMode, SchedulingPolicy};
 
 /// What flags and file may set of an engine.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
@@ -112,5 +112,41 @@ impl EngineSettings {
         }
         set(&mut config.aic_mtp_seed, self.aic_mtp_seed);
         set(&mut config.decode_speedup_ratio, self.timing.decode_speedup_ratio);
+    }
+}
+
+/// What flags and file may set of hand-offs.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransferSettings {
+    /// KV of one token in bytes, for the time of hand-offs [default: none, they take no time].
+    #[arg(long, value_name = "BYTES", help_heading = "Engine")]
+    kv_transfer_bytes_per_token: Option<u64>,
+    /// Speed of hand-offs, gigabytes (10^9) a second [default: none, they take no time].
+    #[arg(long, value_parser = crate::cli::finite, value_name = "GB_PER_S", help_heading = "Engine")]
+    kv_transfer_bandwidth: Option<f64>,
+    /// Which of a prompt's blocks a hand-off copies: all, or those that the destination lacks [default: full-prompt].
+    #[arg(long, value_name = "MODE", help_heading = "Engine")]
+    kv_transfer_timing_mode: Option<TransferMode>,
+}
+
+/// Names of the transfer timing modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TransferMode {
+    FullPrompt,
+    DestinationMissing,
+}
+
+impl TransferSettings {
+    /// Changes what is set.
+    pub fn apply(&self, config: &mut EngineConfig) {
+        config.kv_transfer_bytes_per_token = self.kv_transfer_bytes_per_token.or(config.kv_transfer_bytes_per_token);
+        config.kv_transfer_bandwidth = self.kv_transfer_bandwidth.or(config.kv_transfer_bandwidth);
+        config.kv_transfer_timing_mode = match self.kv_transfer_timing_mode {
+            None => config.kv_transfer_timing_mode,
+            Some(TransferMode::FullPrompt) => KvTransferTimingMode::FullPrompt,
+            Some(TransferMode::DestinationMissing) => KvTransferTimingMode::DestinationMissing,
+        };
     }
 }

@@ -6,15 +6,15 @@
 
 use std::path::Path;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::cli::engine::EngineSettings;
+use crate::cli::engine::{EngineSettings, TransferSettings};
 use crate::cli::settings::SettingsFile;
 use crate::cli::timing::TimingSpec;
 use crate::cli::{Failure, workers};
-use crate::engine::{EngineConfig, KvTransferTimingMode, WorkerType};
+use crate::engine::{EngineConfig, WorkerType};
 use crate::sim::FleetConfig;
 
 /// What flags and file may set of the fleet.
@@ -56,26 +56,12 @@ pub struct ReplayEngineSettings {
     /// With several ranks: one that decodes begins prompts only in every so-many-th step [default: 1].
     #[arg(long, value_name = "STEPS", help_heading = "Engine")]
     prefill_schedule_interval: Option<u32>,
-    /// KV of one token in bytes, for the time of hand-offs [default: none, they take no time].
-    #[arg(long, value_name = "BYTES", help_heading = "Engine")]
-    kv_transfer_bytes_per_token: Option<u64>,
-    /// Speed of hand-offs, gigabytes (10^9) a second [default: none, they take no time].
-    #[arg(long, value_parser = crate::cli::finite, value_name = "GB_PER_S", help_heading = "Engine")]
-    kv_transfer_bandwidth: Option<f64>,
-    /// Which of a prompt's blocks a hand-off copies: all, or those that the destination lacks [default: full-prompt].
-    #[arg(long, value_name = "MODE", help_heading = "Engine")]
-    kv_transfer_timing_mode: Option<TransferMode>,
     /// A decode worker computes a preempted sequence's prompt again at no prefill time, as the reference [default: true].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Engine")]
     free_decode_recompute: Option<bool>,
-}
-
-/// Names of the transfer timing modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum TransferMode {
-    FullPrompt,
-    DestinationMissing,
+    #[command(flatten)]
+    #[serde(flatten)]
+    transfer: TransferSettings,
 }
 
 impl ReplayEngineSettings {
@@ -84,13 +70,7 @@ impl ReplayEngineSettings {
         set(&mut config.speedup_ratio, self.speedup_ratio);
         config.dp_size = self.dp_size.unwrap_or(config.dp_size);
         config.prefill_schedule_interval = self.prefill_schedule_interval.unwrap_or(config.prefill_schedule_interval);
-        config.kv_transfer_bytes_per_token = self.kv_transfer_bytes_per_token.or(config.kv_transfer_bytes_per_token);
-        config.kv_transfer_bandwidth = self.kv_transfer_bandwidth.or(config.kv_transfer_bandwidth);
-        config.kv_transfer_timing_mode = match self.kv_transfer_timing_mode {
-            None => config.kv_transfer_timing_mode,
-            Some(TransferMode::FullPrompt) => KvTransferTimingMode::FullPrompt,
-            Some(TransferMode::DestinationMissing) => KvTransferTimingMode::DestinationMissing,
-        };
+        self.transfer.apply(config);
         config.free_decode_recompute = self.free_decode_recompute.unwrap_or(config.free_decode_recompute);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Tokens go to the request's own channel, cache events to the worker's log, gauges to a snapshot that servers read.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -30,6 +32,24 @@ pub enum FleetCommand {
         request: EngineRequest,
         /// Where its tokens go.
         reply: mpsc::UnboundedSender<Reply>,
+    },
+    /// To a decode worker: a request whose prompt another worker holds.
+    Receive {
+        /// Which worker.
+        worker: WorkerId,
+        /// The request.
+        request: EngineRequest,
+        /// The sender's keys that the time of the transfer follows from.
+        sender: Box<EngineConfig>,
+        /// Where its tokens go.
+        reply: mpsc::UnboundedSender<Reply>,
+    },
+    /// To a prefill worker: the blocks that it holds for a request can go.
+    Release {
+        /// Which worker.
+        worker: WorkerId,
+        /// Which request.
+        id: RequestId,
     },
     /// The client of a request is gone, or somebody asked to abort it.
     Cancel {
@@ -68,6 +88,15 @@ pub enum Reply {
         /// Prompt tokens that came from the cache.
         reused_tokens: u32,
     },
+    /// A prefill worker has computed the prompt and holds its blocks.
+    Held {
+        /// When.
+        at: SimTime,
+        /// Prompt tokens that came from the cache.
+        reused_tokens: u32,
+    },
+    /// A decode worker has got the prompt's blocks.
+    Received,
     /// It can never run.
     Rejected(RejectReason),
     /// Somebody asked to abort it.
@@ -84,9 +113,16 @@ pub struct WorkerShared {
     /// Its latency histograms.
     pub metrics: WorkerMetrics,
     stats: Mutex<EngineStats>,
+    held: AtomicU64,
+    transfers_total: AtomicU64,
 }
 
 impl WorkerShared {
+    /// Prompts whose blocks the worker holds for others, and hand-offs that it has ended: sent or received.
+    pub fn handoffs(&self) -> (u64, u64) {
+        (self.held.load(Ordering::Relaxed), self.transfers_total.load(Ordering::Relaxed))
+    }
+
     /// The worker's gauges and counters, as of its last change.
     pub fn stats(&self) -> EngineStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,6 +138,9 @@ struct LiveRequest {
     reply: mpsc::UnboundedSender<Reply>,
     arrived: SimTime,
     last_token: Option<SimTime>,
+    /// Of a request whose prompt comes from elsewhere.
+    sender: Option<Box<EngineConfig>>,
+    prompt_tokens: u32,
 }
 
 /// The fleet and those who listen to it.
@@ -110,6 +149,8 @@ pub struct FleetActor {
     workers: Vec<Arc<WorkerShared>>,
     requests: FxHashMap<(WorkerId, RequestId), LiveRequest>,
     flushes: Vec<Option<oneshot::Sender<bool>>>,
+    /// Transfers under way, by the moment at which the blocks will be there.
+    transfers: BTreeSet<(SimTime, RequestId, WorkerId)>,
     speedup_ratio: f64,
     out: Vec<FleetOutput>,
 }
@@ -124,6 +165,7 @@ impl FleetActor {
             fleet,
             workers,
             requests: FxHashMap::default(),
+            transfers: BTreeSet::new(),
             speedup_ratio,
             out: Vec::new(),
         };
@@ -148,6 +190,9 @@ impl FleetActor {
         self.fleet.handle(now, FleetInput { worker, input: EngineInput::Cancel(id) }, &mut self.out);
         if let Some(request) = self.requests.remove(&(worker, id)) {
             let _ = request.reply.send(last_word);
+            if request.sender.is_some() {
+                self.transfers.retain(|(_, other, at)| (*other, *at) != (id, worker));
+            }
         }
         self.publish(worker);
     }
@@ -180,16 +225,57 @@ impl FleetActor {
                         let _ = reply.send(done);
                     }
                 }
-                EngineOutput::StepEnded { .. }
-                | EngineOutput::Admitted { .. }
-                | EngineOutput::Preempted { .. }
-                | EngineOutput::SourceHeld { .. }
-                | EngineOutput::SourceReleased { .. }
-                | EngineOutput::DestinationReserved { .. }
-                | EngineOutput::DestinationActivated { .. } => {}
+                EngineOutput::SourceHeld { id, reused_tokens } => {
+                    if let Some(shared) = self.workers.get(worker.0 as usize) {
+                        shared.held.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.end(worker, id, Reply::Held { at, reused_tokens });
+                }
+                EngineOutput::SourceReleased { .. } => {
+                    if let Some(shared) = self.workers.get(worker.0 as usize) {
+                        shared.held.fetch_sub(1, Ordering::Relaxed);
+                        shared.transfers_total.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                EngineOutput::DestinationReserved { id, fresh_blocks } => {
+                    let request = self.requests.get(&(worker, id));
+                    if let Some((sender, request)) =
+                        request.and_then(|request| Some((request.sender.as_ref()?, request)))
+                    {
+                        let there = at + sender.kv_transfer_time(request.prompt_tokens, fresh_blocks);
+                        self.transfers.insert((there, id, worker));
+                    }
+                }
+                EngineOutput::DestinationActivated { id } => {
+                    if let Some(shared) = self.workers.get(worker.0 as usize) {
+                        shared.transfers_total.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if let Some(request) = self.requests.get(&(worker, id)) {
+                        let _ = request.reply.send(Reply::Received);
+                    }
+                }
+                EngineOutput::StepEnded { .. } | EngineOutput::Admitted { .. } | EngineOutput::Preempted { .. } => {}
             }
         }
         self.out = out;
+    }
+
+    /// Lets transfers end that are due at `now`.
+    fn end_transfers(&mut self, now: SimTime) {
+        while let Some((there, id, worker)) = self.transfers.first().copied().filter(|(there, ..)| *there <= now) {
+            self.transfers.remove(&(there, id, worker));
+            self.fleet.handle(there, FleetInput { worker, input: EngineInput::Activate(id) }, &mut self.out);
+            self.publish(worker);
+            self.deliver();
+        }
+    }
+
+    fn begin(&mut self, now: SimTime, worker: WorkerId, input: EngineInput, live: LiveRequest) {
+        if let EngineInput::Submit(request) | EngineInput::Reserve(request) = &input {
+            self.requests.insert((worker, request.id), live);
+        }
+        self.fleet.handle(now, FleetInput { worker, input }, &mut self.out);
+        self.publish(worker);
     }
 
     fn token(&mut self, at: SimTime, worker: WorkerId, id: RequestId, reply: Reply, finished: bool) {
@@ -225,9 +311,18 @@ impl Paced for FleetActor {
     fn handle(&mut self, now: SimTime, command: FleetCommand) {
         match command {
             FleetCommand::Submit { worker, request, reply } => {
-                let live = LiveRequest { reply, arrived: now, last_token: None };
-                self.requests.insert((worker, request.id), live);
-                self.fleet.handle(now, FleetInput { worker, input: EngineInput::Submit(request) }, &mut self.out);
+                let prompt_tokens = request.prompt.len_tokens();
+                let live = LiveRequest { reply, arrived: now, last_token: None, sender: None, prompt_tokens };
+                self.begin(now, worker, EngineInput::Submit(request), live);
+            }
+            FleetCommand::Receive { worker, request, sender, reply } => {
+                let prompt_tokens = request.prompt.len_tokens();
+                let sender = Some(sender);
+                let live = LiveRequest { reply, arrived: now, last_token: None, sender, prompt_tokens };
+                self.begin(now, worker, EngineInput::Reserve(request), live);
+            }
+            FleetCommand::Release { worker, id } => {
+                self.fleet.handle(now, FleetInput { worker, input: EngineInput::ReleaseSource(id) }, &mut self.out);
                 self.publish(worker);
             }
             FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id, Reply::Aborted),
@@ -247,14 +342,23 @@ impl Paced for FleetActor {
             }
         }
         self.deliver();
+        self.end_transfers(now);
     }
 
     fn next_deadline(&self) -> Option<SimTime> {
-        self.fleet.next_deadline()
+        let transfer = self.transfers.first().map(|(there, ..)| *there);
+        [self.fleet.next_deadline(), transfer].into_iter().flatten().min()
     }
 
     fn advance(&mut self, to: SimTime) {
+        // Each transfer ends in its moment, behind the steps that end then.
+        while let Some(there) = self.transfers.first().map(|(there, ..)| *there).filter(|there| *there <= to) {
+            self.fleet.advance(there, &mut self.out);
+            self.deliver();
+            self.end_transfers(there);
+        }
         self.fleet.advance(to, &mut self.out);
         self.deliver();
+        self.end_transfers(to);
     }
 }

@@ -258,7 +258,7 @@ fn wrong_keys_and_flags_are_named_and_nothing_is_written() {
             (&["t.jsonl", "--dp-size", "0"], "`dp_size` is 0, expected a whole number of at least 1"),
             (
                 &["t.jsonl", "--aic-nextn-accept-rates", "0.5,x", "--aic-nextn", "1"],
-                "expected numbers from 0 to 1, separated by commas",
+                "numbers from 0 to 1, separated by commas",
             ),
             (&["t.jsonl", "--kv-transfer-timing-mode", "none"], "possible values: full-prompt, destination-missing"),
             (&["t.jsonl", "--timeline", "nowhere/t.json"], "nowhere: no such folder"),

@@ -19,11 +19,11 @@ use crate::live::grpc::engine::vllm_engine_server::VllmEngineServer;
 use crate::live::http;
 use crate::live::journal::Tape;
 use crate::live::mocker::config::MockerConfig;
+use crate::live::mocker::handoff;
 use crate::live::mocker::service::WorkerService;
 use crate::live::mocker::worker::{FleetState, WorkerBackend};
 use crate::live::pacer::{Lateness, Pacer};
 use crate::live::serve;
-use crate::rng::Seed;
 
 /// Time for the last messages of aborted requests to reach their clients.
 const FLUSH_TIME: Duration = Duration::from_millis(300);
@@ -149,7 +149,7 @@ impl Fleet {
             WorkerId(index),
             url.clone(),
             facts.clone(),
-            Seed(config.seed),
+            config,
             self.pacer.handle(),
             self.shared[index as usize].clone(),
             self.state.clone(),
@@ -157,7 +157,8 @@ impl Fleet {
         let engine = &config.engine;
         let service = WorkerService::new(backend.clone(), engine.max_num_seqs, engine.max_num_batched_tokens);
         let grpc = VllmEngineServer::new(service).max_decoding_message_size(usize::MAX);
-        let routes = serve::with_grpc(http::routes(backend), grpc);
+        let routes = http::routes(backend.clone()).merge(handoff::routes(backend));
+        let routes = serve::with_grpc(routes, grpc);
         self.servers.spawn(serve::serve(listener, routes, self.stop.clone(), self.closed.clone()));
         let registration = Registration {
             url: url.clone(),
@@ -168,6 +169,7 @@ impl Fleet {
             speedup_ratio: facts.speedup_ratio,
             pid: std::process::id(),
             process_started: process_started(std::process::id()),
+            worker_type: engine.worker_type,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         self.registrations.push(namespace.register(&registration)?);
