@@ -151,6 +151,8 @@ pub struct FleetActor {
     flushes: Vec<Option<oneshot::Sender<bool>>>,
     /// Transfers under way, by the moment at which the blocks will be there.
     transfers: BTreeSet<(SimTime, RequestId, WorkerId)>,
+    /// Prompts whose blocks are held for others.
+    held: BTreeSet<(WorkerId, RequestId)>,
     speedup_ratio: f64,
     out: Vec<FleetOutput>,
 }
@@ -166,6 +168,7 @@ impl FleetActor {
             workers,
             requests: FxHashMap::default(),
             transfers: BTreeSet::new(),
+            held: BTreeSet::new(),
             speedup_ratio,
             out: Vec::new(),
         };
@@ -188,6 +191,7 @@ impl FleetActor {
 
     fn cancel(&mut self, now: SimTime, worker: WorkerId, id: RequestId, last_word: Reply) {
         self.fleet.handle(now, FleetInput { worker, input: EngineInput::Cancel(id) }, &mut self.out);
+        self.no_longer_held(worker, id);
         if let Some(request) = self.requests.remove(&(worker, id)) {
             let _ = request.reply.send(last_word);
             if request.sender.is_some() {
@@ -226,14 +230,13 @@ impl FleetActor {
                     }
                 }
                 EngineOutput::SourceHeld { id, reused_tokens } => {
-                    if let Some(shared) = self.workers.get(worker.0 as usize) {
-                        shared.held.fetch_add(1, Ordering::Relaxed);
-                    }
+                    self.held.insert((worker, id));
+                    self.count_held(worker, 1);
                     self.end(worker, id, Reply::Held { at, reused_tokens });
                 }
-                EngineOutput::SourceReleased { .. } => {
+                EngineOutput::SourceReleased { id } => {
+                    self.no_longer_held(worker, id);
                     if let Some(shared) = self.workers.get(worker.0 as usize) {
-                        shared.held.fetch_sub(1, Ordering::Relaxed);
                         shared.transfers_total.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -258,6 +261,18 @@ impl FleetActor {
             }
         }
         self.out = out;
+    }
+
+    fn no_longer_held(&mut self, worker: WorkerId, id: RequestId) {
+        if self.held.remove(&(worker, id)) {
+            self.count_held(worker, -1);
+        }
+    }
+
+    fn count_held(&self, worker: WorkerId, change: i64) {
+        if let Some(shared) = self.workers.get(worker.0 as usize) {
+            shared.held.fetch_add(change as u64, Ordering::Relaxed);
+        }
     }
 
     /// Lets transfers end that are due at `now`.

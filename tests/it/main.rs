@@ -3,6 +3,7 @@
 mod failover;
 mod gateway;
 mod golden;
+mod handoff;
 mod journal;
 mod lab;
 mod programs;
