@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::Method;
-use mockfleet::engine::WorkerType;
+use mockfleet::engine::{TimingModel, WorkerType};
 use mockfleet::live::grpc::engine::{GenerateRequest, GetServerInfoRequest};
 use mockfleet::live::mocker::MockerConfig;
 use mockfleet::router::RouterMode;
@@ -175,7 +175,12 @@ fn blocks_that_nobody_comes_for_are_released() {
 #[test]
 fn a_client_that_leaves_frees_both_sides() {
     live(async {
-        let source = TestFleet::start(prefill).await;
+        let source = TestFleet::start(|config| {
+            prefill(config);
+            config.speedup_ratio = 1.0;
+            config.engine.timing_model = TimingModel::Fixed { prefill_ms: 60_000.0, decode_ms: 1.0 };
+        });
+        let source = source.await;
         // A transfer of a minute: whoever leaves does so in the middle of it.
         let slow = |config: &mut MockerConfig| {
             decode(config);
@@ -201,9 +206,10 @@ fn a_client_that_leaves_frees_both_sides() {
         drop(stream);
         idle(&big).await;
         until_released(&long).await;
-        // Before its prompt is computed: nothing is held.
+        // Before its prompt is computed, which here takes a minute: nothing is held.
         let mut client = source.client(0).await;
         let stream = client.generate(asking("gone", prompt(4, 400), 1, ASK)).await.expect("a stream");
+        until_load(&mut source.client(0).await, "a prompt in the batch", |load| load.num_used_tokens > 0).await;
         drop(stream);
         until_released(&source).await;
     });
