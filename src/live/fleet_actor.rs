@@ -19,7 +19,7 @@ use crate::live::journal::{Recorded, Tape};
 use crate::live::kv_log::KvLog;
 use crate::live::mocker::metrics::WorkerMetrics;
 use crate::live::pacer::Paced;
-use crate::time::SimTime;
+use crate::time::{SimSpan, SimTime};
 
 /// What the fleet is told.
 #[derive(Debug)]
@@ -151,6 +151,9 @@ pub struct FleetActor {
     flushes: Vec<Option<oneshot::Sender<bool>>>,
     /// Transfers under way, by the moment at which the blocks will be there.
     transfers: BTreeSet<(SimTime, RequestId, WorkerId)>,
+    /// Requests whose transfer takes no time and that wait for room. Where a step's end makes room the next step begins at
+    /// once, so the word to activate has to be there before: it is said with the request and again at each step's end.
+    instant: BTreeSet<(WorkerId, RequestId)>,
     /// Prompts whose blocks are held for others.
     held: BTreeSet<(WorkerId, RequestId)>,
     speedup_ratio: f64,
@@ -168,6 +171,7 @@ impl FleetActor {
             workers,
             requests: FxHashMap::default(),
             transfers: BTreeSet::new(),
+            instant: BTreeSet::new(),
             held: BTreeSet::new(),
             speedup_ratio,
             out: Vec::new(),
@@ -195,6 +199,7 @@ impl FleetActor {
         if let Some(request) = self.requests.remove(&(worker, id)) {
             let _ = request.reply.send(last_word);
             if request.sender.is_some() {
+                self.instant.remove(&(worker, id));
                 self.transfers.retain(|(_, other, at)| (*other, *at) != (id, worker));
             }
         }
@@ -218,7 +223,10 @@ impl FleetActor {
                 EngineOutput::Finished { id, reused_tokens } => {
                     self.end(worker, id, Reply::Finished { reused_tokens });
                 }
-                EngineOutput::Rejected { id, reason } => self.end(worker, id, Reply::Rejected(reason)),
+                EngineOutput::Rejected { id, reason } => {
+                    self.instant.remove(&(worker, id));
+                    self.end(worker, id, Reply::Rejected(reason));
+                }
                 EngineOutput::Kv(event) => {
                     if let Some(shared) = self.workers.get(worker.0 as usize) {
                         shared.kv_log.push(event);
@@ -246,10 +254,12 @@ impl FleetActor {
                         request.and_then(|request| Some((request.sender.as_ref()?, request)))
                     {
                         let there = at + sender.kv_transfer_time(request.prompt_tokens, fresh_blocks);
+                        self.instant.remove(&(worker, id));
                         self.transfers.insert((there, id, worker));
                     }
                 }
                 EngineOutput::DestinationActivated { id } => {
+                    self.transfers.remove(&(at, id, worker));
                     if let Some(shared) = self.workers.get(worker.0 as usize) {
                         shared.transfers_total.fetch_add(1, Ordering::Relaxed);
                     }
@@ -257,7 +267,11 @@ impl FleetActor {
                         let _ = request.reply.send(Reply::Received);
                     }
                 }
-                EngineOutput::StepEnded { .. } | EngineOutput::Admitted { .. } | EngineOutput::Preempted { .. } => {}
+                EngineOutput::StepEnded { .. } => {
+                    let of_worker = (worker, RequestId(0))..=(worker, RequestId(u64::MAX));
+                    self.transfers.extend(self.instant.range(of_worker).map(|(worker, id)| (at, *id, *worker)));
+                }
+                EngineOutput::Admitted { .. } | EngineOutput::Preempted { .. } => {}
             }
         }
         self.out = out;
@@ -332,6 +346,10 @@ impl Paced for FleetActor {
             }
             FleetCommand::Receive { worker, request, sender, reply } => {
                 let prompt_tokens = request.prompt.len_tokens();
+                if sender.kv_transfer_time(prompt_tokens, u32::MAX) == SimSpan::ZERO {
+                    self.instant.insert((worker, request.id));
+                    self.transfers.insert((now, request.id, worker));
+                }
                 let sender = Some(sender);
                 let live = LiveRequest { reply, arrived: now, last_token: None, sender, prompt_tokens };
                 self.begin(now, worker, EngineInput::Reserve(request), live);
@@ -366,14 +384,13 @@ impl Paced for FleetActor {
     }
 
     fn advance(&mut self, to: SimTime) {
-        // Each transfer ends in its moment, behind the steps that end then.
-        while let Some(there) = self.transfers.first().map(|(there, ..)| *there).filter(|there| *there <= to) {
-            self.fleet.advance(there, &mut self.out);
-            self.deliver();
-            self.end_transfers(there);
-        }
+        // An engine whose step ends now has to know of it before it starts the next one.
+        self.end_transfers(to);
         self.fleet.advance(to, &mut self.out);
         self.deliver();
         self.end_transfers(to);
     }
 }
+
+#[cfg(test)]
+mod tests;
