@@ -15,6 +15,7 @@ use crate::engine::{
 };
 use crate::ids::{RequestId, WorkerId};
 use crate::journal::FleetSetup;
+use crate::live::backend::ServeError;
 use crate::live::journal::{Recorded, Tape};
 use crate::live::kv_log::KvLog;
 use crate::live::mocker::metrics::WorkerMetrics;
@@ -50,6 +51,15 @@ pub enum FleetCommand {
         worker: WorkerId,
         /// Which request.
         id: RequestId,
+    },
+    /// The prompt of a request has not come to its decode worker.
+    Lost {
+        /// Which worker.
+        worker: WorkerId,
+        /// Which request.
+        id: RequestId,
+        /// What happened.
+        error: ServeError,
     },
     /// The client of a request is gone, or somebody asked to abort it.
     Cancel {
@@ -99,6 +109,8 @@ pub enum Reply {
     Received,
     /// It can never run.
     Rejected(RejectReason),
+    /// Its prompt has not come.
+    Lost(ServeError),
     /// Somebody asked to abort it.
     Aborted,
     /// The fleet was stopped.
@@ -358,6 +370,7 @@ impl Paced for FleetActor {
                 self.fleet.handle(now, FleetInput { worker, input: EngineInput::ReleaseSource(id) }, &mut self.out);
                 self.publish(worker);
             }
+            FleetCommand::Lost { worker, id, error } => self.cancel(now, worker, id, Reply::Lost(error)),
             FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id, Reply::Aborted),
             FleetCommand::AbortAll => {
                 let mut live: Vec<(WorkerId, RequestId)> = self.requests.keys().copied().collect();
