@@ -140,7 +140,7 @@ fn what_does_not_fit_is_refused_and_leaks_nothing() {
             (&destination, 40, nowhere.as_str(), Code::Aborted, "the source of the KV blocks"),
         ] {
             let refused = generate(&mut fleet.client(0).await, asking("x", prompt(1, tokens), 5, params)).await;
-            let status = refused.err().expect("refused");
+            let status = refused.expect_err("refused");
             assert_eq!(status.code(), code, "{params}: {status}");
             assert!(status.message().contains(words), "{params}: {status}");
         }
