@@ -83,6 +83,9 @@ pub struct EngineLayers {
     pub flags: (EngineSettings, ReplayEngineSettings),
 }
 
+/// A worker's keys, and what they stand under.
+type Block = (String, Map<String, Value>);
+
 /// The blocks of a file, by the key that they stand under.
 pub struct EngineBlocks {
     path: std::path::PathBuf,
@@ -116,7 +119,7 @@ impl EngineBlocks {
         key: &str,
         blocks: Option<&Value>,
         (count_key, count): (&str, Option<u32>),
-    ) -> Result<Vec<(String, Map<String, Value>)>, Failure> {
+    ) -> Result<Vec<Block>, Failure> {
         let block = |value: &Value, name: String| match value {
             Value::Object(block) => Ok((name, block.clone())),
             other => Err(self.error(&name, format_args!("it is {other}, expected engine keys with values"))),

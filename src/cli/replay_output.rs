@@ -3,7 +3,7 @@
 //! Decisions and picture are large: they are written while the replay runs, under a temporary name, and get their own
 //! when all is done, so that what lies there is whole.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -40,6 +40,9 @@ pub struct OutputSettings {
     /// Write one line a routing decision (JSON) here, with every term of every candidate.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     explain: Option<PathBuf>,
+    /// Write each engine's gauges (JSON lines) here, at each step's end and whenever it gets a request or a command.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    state_out: Option<PathBuf>,
     /// Exit with 0 although requests failed.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
     allow_failures: Option<bool>,
@@ -49,13 +52,14 @@ pub struct OutputSettings {
 }
 
 impl OutputSettings {
-    fn files(&mut self) -> [(&'static str, &mut Option<PathBuf>); 5] {
+    fn files(&mut self) -> [(&'static str, &mut Option<PathBuf>); 6] {
         [
             ("report", &mut self.report),
             ("requests_csv", &mut self.requests_csv),
             ("requests_out", &mut self.requests_out),
             ("timeline", &mut self.timeline),
             ("explain", &mut self.explain),
+            ("state_out", &mut self.state_out),
         ]
     }
 
@@ -88,6 +92,11 @@ impl OutputSettings {
         self.explain.is_some()
     }
 
+    /// True if no steps may be taken together.
+    pub fn wants_every_step(&self) -> bool {
+        self.state_out.is_some()
+    }
+
     /// Opens the files that are written while the replay runs.
     pub fn open(&self, config: &ReplayConfig) -> Result<Streams, Failure> {
         let open = |path: &PathBuf| PendingFile::create(path).map_err(Failure::run);
@@ -103,7 +112,11 @@ impl OutputSettings {
             Some(path) => Some((path.clone(), ExplainWriter::new(open(path)?))),
             None => None,
         };
-        Ok(Streams { timeline, explain, names, router: config.router.clone(), failure: None })
+        let state = match &self.state_out {
+            Some(path) => Some((path.clone(), open(path)?)),
+            None => None,
+        };
+        Ok(Streams { timeline, explain, state, names, router: config.router.clone(), failure: None })
     }
 
     /// Writes and prints the results.
@@ -143,6 +156,7 @@ pub struct Streams {
     /// With the steps that each engine has taken.
     timeline: Option<(PathBuf, TimelineWriter<PendingFile>, Vec<u64>)>,
     explain: Option<(PathBuf, ExplainWriter<PendingFile>)>,
+    state: Option<(PathBuf, PendingFile)>,
     names: Names,
     router: RouterConfig,
     failure: Option<Failure>,
@@ -151,7 +165,7 @@ pub struct Streams {
 impl Streams {
     /// True if there is none, and no event needs to be looked at.
     pub fn is_empty(&self) -> bool {
-        self.timeline.is_none() && self.explain.is_none()
+        self.timeline.is_none() && self.explain.is_none() && self.state.is_none()
     }
 
     /// Takes in what happens.
@@ -162,6 +176,12 @@ impl Streams {
     }
 
     fn note(&mut self, at: SimTime, event: &WorldEvent) -> Result<(), Failure> {
+        if let Some((path, state)) = &mut self.state
+            && let Some(line) = StateLine::of(at, event, &self.names)
+        {
+            let written = serde_json::to_writer(&mut *state, &line).map_err(io::Error::from);
+            written.and_then(|()| state.write_all(b"\n")).map_err(|cause| failed(path, cause))?;
+        }
         match event {
             WorldEvent::Step { pool, worker, started, stats, prefill_tokens, decode_sequences } => {
                 let Some((path, timeline, taken)) = &mut self.timeline else { return Ok(()) };
@@ -209,23 +229,74 @@ impl Streams {
             let file = explain.finish().map_err(|cause| failed(&path, cause))?;
             file.finish().map_err(Failure::run)?;
         }
+        if let Some((_, file)) = self.state {
+            file.finish().map_err(Failure::run)?;
+        }
         Ok(())
+    }
+}
+
+/// An engine's gauges at a moment; the fields are the keys.
+#[derive(Serialize)]
+struct StateLine {
+    at_ms: f64,
+    pool: Pool,
+    worker: u32,
+    #[serde(skip_serializing_if = "is_first")]
+    dp_rank: u32,
+    running: u32,
+    waiting: u32,
+    active_blocks: u32,
+    inactive_blocks: u32,
+    preemptions_total: u64,
+    /// What made them change: `step` or `arrival` or `command`.
+    cause: &'static str,
+}
+
+fn is_first(rank: &u32) -> bool {
+    *rank == 0
+}
+
+impl StateLine {
+    fn of(at: SimTime, event: &WorldEvent, names: &Names) -> Option<Self> {
+        let (pool, engine, stats, cause) = match event {
+            WorldEvent::Step { pool, worker, stats, .. } => (*pool, *worker, stats, "step"),
+            WorldEvent::Gauges { pool, worker, stats, arrival: true } => (*pool, *worker, stats, "arrival"),
+            WorldEvent::Gauges { pool, worker, stats, arrival: false } => (*pool, *worker, stats, "command"),
+            _ => return None,
+        };
+        let (worker, dp_rank) = names.target(pool, engine.0);
+        Some(StateLine {
+            at_ms: at.as_ms(),
+            pool,
+            worker,
+            dp_rank,
+            running: stats.running,
+            waiting: stats.waiting,
+            active_blocks: stats.active_blocks,
+            inactive_blocks: stats.inactive_blocks,
+            preemptions_total: stats.preemptions_total,
+            cause,
+        })
     }
 }
 
 /// The engines' names in pictures: pool, worker and, of several, rank.
 struct Names {
     all: Vec<String>,
+    /// Worker and rank of each.
+    targets: Vec<(u32, u32)>,
     /// Engines before those of the decode pool.
     prefill: u32,
 }
 
 impl Names {
     fn of(fleet: &FleetConfig) -> Self {
-        let (mut all, mut prefill) = (Vec::new(), 0);
+        let (mut all, mut targets, mut prefill) = (Vec::new(), Vec::new(), 0);
         let mut add = |pool: &str, engines: &[crate::engine::EngineConfig]| {
             for (worker, engine) in engines.iter().enumerate() {
                 for rank in 0..engine.dp_size {
+                    targets.push((worker as u32, rank));
                     let rank = if engine.dp_size > 1 { format!(" rank {rank}") } else { String::new() };
                     all.push(format!("{pool}worker {worker}{rank}"));
                 }
@@ -241,7 +312,11 @@ impl Names {
                 add("decode ", decode);
             }
         }
-        Names { all, prefill }
+        Names { all, targets, prefill }
+    }
+
+    fn target(&self, pool: Pool, engine: u32) -> (u32, u32) {
+        self.targets.get(self.place(pool, engine) as usize).copied().unwrap_or((engine, 0))
     }
 
     fn place(&self, pool: Pool, engine: u32) -> u32 {

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn config(nextn: u32, rates: &str) -> EngineConfig {
-        let rates = rates.parse().expect("rates");
+        let rates = Written::Text(rates.to_owned()).into();
         EngineConfig { aic_nextn: Some(nextn), aic_nextn_accept_rates: rates, ..EngineConfig::default() }
     }
 

@@ -5,7 +5,7 @@
 //! of a chain, duplicates and any order of events need no special care. A worker may name blocks as it likes (its own
 //! hash is opaque); the router computes its own from the block's tokens and the parent's.
 //!
-//! The relation is kept in [runs](super::runs). A worker holds leading blocks of a run; where it comes to hold others, the
+//! The relation is kept in runs (`runs.rs`). A worker holds leading blocks of a run; where it comes to hold others, the
 //! run is cut. Blocks of an engine of this process come and go in stretches of a prompt and are found along that prompt;
 //! as its cache is closed (who holds a block holds those before it), what follows an unknown block needs no look.
 //! Blocks from the wire come with their names only and in whatever order: from the first of them on, every block has its

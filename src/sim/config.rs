@@ -37,6 +37,8 @@ pub struct ReplayConfig {
     pub check: bool,
     /// Let routing decisions tell all their candidates; costs time.
     pub explain: bool,
+    /// Take and tell every step by itself, those that are alike, too; results are the same. Costs time.
+    pub every_step: bool,
     /// Seed of the output tokens.
     pub seed: u64,
 }
@@ -52,6 +54,7 @@ impl ReplayConfig {
             max_sim_time: None,
             check: false,
             explain: false,
+            every_step: false,
             seed,
         }
     }

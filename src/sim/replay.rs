@@ -95,7 +95,7 @@ pub fn replay_observed(
 ) -> Result<ReplayResult, ReplayError> {
     let block_size = config.fleet.block_size()?;
     let driver = Driver::new(workload.sessions.clone(), config.arrival);
-    let mut world = World::new(config, driver, false)?;
+    let mut world = World::new(config, driver, config.every_step)?;
     let seed = Seed(config.seed).split("output");
     let mut lives = Lives::new(workload.items.len());
     let mut itl = LatencySet::exact();
@@ -135,7 +135,7 @@ pub fn replay_observed(
             world.check().map_err(|broken| ReplayError::Broken { at: now, broken })?;
         }
         ticks += 1;
-        if ticks % TICKS_AT_A_TIME == 0 {
+        if ticks.is_multiple_of(TICKS_AT_A_TIME) {
             world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_span(gap.gap, gap.tokens));
         }
         if ended > told {

@@ -28,6 +28,32 @@ fn assert_near(what: &str, ours: &Value, theirs: &Value) {
     }
 }
 
+/// The gauges that the reference has published, sampled every millisecond; with hand-offs a sample does not show the
+/// requests that arrive in its moment.
+fn compare_state(case: &str, told: &[Value], expected: &Value) {
+    for sample in expected["state"].as_array().expect("state") {
+        // The last sample is rounded to a microsecond.
+        let at_ms = sample[0].as_f64().expect("t_ms");
+        let at_ms = if at_ms.fract() > 0.0 { at_ms + TOLERANCE_MS } else { at_ms };
+        let early = sample[1] != "agg" && at_ms > 0.0;
+        let shown = told.iter().rev().find(|line| {
+            let then_ms = line["at_ms"].as_f64().expect("at_ms");
+            let visible = then_ms < at_ms || then_ms == at_ms && !(early && line["cause"] == "arrival");
+            visible && line["pool"] == sample[1] && line["worker"] == sample[2]
+        });
+        for (column, key) in [(3, "running"), (4, "waiting"), (5, "active_blocks"), (6, "inactive_blocks")] {
+            let ours = shown.map_or(0, |line| line[key].as_u64().expect("a count"));
+            assert_eq!(
+                Some(ours),
+                sample[column].as_u64(),
+                "{case}: {key} of {} {} at {at_ms} ms",
+                sample[1],
+                sample[2]
+            );
+        }
+    }
+}
+
 #[test]
 fn golden_cases_run_by_their_own_files() {
     live(async {
@@ -48,12 +74,23 @@ fn golden_cases_run_by_their_own_files() {
         ] {
             let config = format!("{}/case.json", golden(case));
             // Where costs are equal the reference draws by chance; in these cases it drew the lowest number.
-            let flags =
-                ["--config", &config, "--requests-out", "out.jsonl", "--check", "--tie-break", "lowest", "--json"];
+            let flags = [
+                "--config",
+                &config,
+                "--requests-out",
+                "out.jsonl",
+                "--state-out",
+                "state.jsonl",
+                "--check",
+                "--tie-break",
+                "lowest",
+                "--json",
+            ];
             lab.run("replay", &flags).await.ok();
             let ours = lines(&lab.read("out.jsonl"));
             let expected = std::fs::read_to_string(format!("{}/expected.json", golden(case))).expect("a file");
             let expected: Value = serde_json::from_str(&expected).expect("JSON");
+            compare_state(case, &lines(&lab.read("state.jsonl")), &expected);
             let rows = expected["requests"].as_array().expect("rows");
             assert_eq!(ours.len(), rows.len(), "{case}");
             for (ours, theirs) in ours.iter().zip(rows) {
@@ -114,6 +151,7 @@ async fn files(lab: &Lab, flags: &[&str]) -> Vec<(&'static str, String)> {
         ("out.jsonl", "--requests-out"),
         ("timeline.json", "--timeline"),
         ("explain.jsonl", "--explain"),
+        ("state.jsonl", "--state-out"),
     ];
     let mut arguments = vec!["trace.jsonl"];
     arguments.extend(results.iter().flat_map(|(name, flag)| [*flag, *name]));
