@@ -134,6 +134,7 @@ fn compare(edit: impl Fn(&mut EngineConfig), request_rate: f64) -> usize {
         max_sim_time: None,
         check: false,
         explain: false,
+        every_step: false,
         seed: 0,
     };
     let replayed = replay(&config, &workload, |_| {}).expect("a replay").lives;
