@@ -10,6 +10,7 @@ mod programs;
 mod reference_runs;
 mod replay;
 mod replay_program;
+mod replay_stuck;
 mod runs;
 mod session_cases;
 mod support;
