@@ -213,37 +213,46 @@ impl LatencySet {
 
     /// All figures at once; `None` without samples.
     pub fn summary(&self) -> Option<LatencySummary> {
-        let percents = [50.0, 25.0, 75.0, 90.0, 95.0, 99.0];
-        let (weighted::Moments { mean, std, min, max }, percentiles) = match &self.samples {
+        match &self.samples {
             Samples::Exact(samples) => {
-                let total = samples.total();
-                samples.figures(percents.map(|percent| rank(total, percent).unwrap_or(0)))?
+                let (moments, percentiles) = samples.figures(ranks(samples.total()))?;
+                Some(summary_of(moments, percentiles))
             }
             Samples::Histogram { moments, .. } => {
                 let std = moments.population_std();
-                let moments = weighted::Moments { mean: moments.mean, std, min: moments.min, max: moments.max };
-                (moments, self.percentiles(percents)?)
+                let Moments { count, mean, min, max, .. } = *moments;
+                let of_all = weighted::Moments { samples: count, mean, std, min, max };
+                Some(summary_of(of_all, self.percentiles(PERCENTS)?))
             }
-        };
-        let [median, p25, p75, p90, p95, p99] = percentiles;
-        Some(LatencySummary { samples: self.len(), mean, min, max, median, p25, p75, p90, p95, p99, std })
+        }
     }
 
-    /// The set of 1000/x over all samples x above zero: gaps between tokens in milliseconds become tokens per second.
-    ///
-    /// From a histogram, all figures of the result carry its relative error, not only the percentiles.
-    pub fn per_second(&self) -> LatencySet {
-        let per_second = |sample_ms: f64| (sample_ms > 0.0).then(|| 1000.0 / sample_ms).filter(|rate| rate.is_finite());
-        let rates = match &self.samples {
-            Samples::Exact(samples) => samples.mapped(per_second),
-            Samples::Histogram { buckets, moments } => {
-                let mut samples = WeightedSamples::default();
-                recorded(buckets, moments).into_iter().for_each(|(sample_ms, count)| samples.push(sample_ms, count));
-                samples.mapped(per_second)
-            }
-        };
-        LatencySet { samples: Samples::Exact(rates), relative_error: self.relative_error, negative_samples: 0 }
+    /// [`LatencySet::summary`], and that of 1000/x over all samples x above zero: gaps between tokens in milliseconds
+    /// become tokens per second. `None` for the second from a histogram: the rates of small gaps would mean nothing.
+    pub fn summary_with_rates(&self) -> (Option<LatencySummary>, Option<LatencySummary>) {
+        let Samples::Exact(samples) = &self.samples else { return (self.summary(), None) };
+        match samples.figures_with_rates(ranks(samples.total()), ranks) {
+            Some((moments, percentiles, rates)) => (
+                Some(summary_of(moments, percentiles)),
+                rates.map(|(moments, percentiles)| summary_of(moments, percentiles)),
+            ),
+            None => (None, None),
+        }
     }
+}
+
+/// Percentiles of a summary.
+const PERCENTS: [f64; 6] = [50.0, 25.0, 75.0, 90.0, 95.0, 99.0];
+
+/// Their ranks among so many samples.
+fn ranks(samples: u64) -> [u64; PERCENTS.len()] {
+    PERCENTS.map(|percent| rank(samples, percent).unwrap_or(0))
+}
+
+fn summary_of(moments: weighted::Moments, percentiles: [f64; PERCENTS.len()]) -> LatencySummary {
+    let weighted::Moments { samples, mean, std, min, max } = moments;
+    let [median, p25, p75, p90, p95, p99] = percentiles;
+    LatencySummary { samples, mean, min, max, median, p25, p75, p90, p95, p99, std }
 }
 
 /// A histogram's values in milliseconds, ascending, each with its count.

@@ -264,24 +264,21 @@ fn first_admission_reuse(completed: &[&RequestRecord], notes: &mut Vec<String>) 
 fn distributions(completed: &[&RequestRecord], itl: &LatencySet) -> (BTreeMap<Metric, LatencySummary>, Vec<String>) {
     let mut metrics = BTreeMap::new();
     let mut notes = Vec::new();
+    // Seen over a network, two tokens may arrive microseconds apart, and the rate of such a gap says nothing: a histogram
+    // has none.
+    let (gaps, rates) = itl.summary_with_rates();
     for metric in Metric::ALL {
-        let per_request;
-        let samples = match metric {
-            Metric::Itl => itl,
-            // Seen over a network, two tokens may arrive microseconds apart, and the rate of such a gap says nothing.
-            Metric::OutputTokenThroughputPerUser if itl.relative_error() > 0.0 => continue,
-            Metric::OutputTokenThroughputPerUser => {
-                per_request = itl.per_second();
-                &per_request
-            }
+        let (summary, negative_samples) = match metric {
+            Metric::Itl => (gaps, itl.negative_samples()),
+            Metric::OutputTokenThroughputPerUser => (rates, 0),
             _ => {
-                per_request = LatencySet::from_samples(completed.iter().filter_map(|record| metric.sample(record)));
-                &per_request
+                let samples = LatencySet::from_samples(completed.iter().filter_map(|record| metric.sample(record)));
+                (samples.summary(), samples.negative_samples())
             }
         };
-        metrics.extend(samples.summary().map(|summary| (metric, summary)));
-        if samples.negative_samples() > 0 {
-            notes.push(format!("{}: {} negative samples count as 0", metric.name(), samples.negative_samples()));
+        metrics.extend(summary.map(|summary| (metric, summary)));
+        if negative_samples > 0 {
+            notes.push(format!("{}: {negative_samples} negative samples count as 0", metric.name()));
         }
     }
     (metrics, notes)

@@ -135,8 +135,9 @@ fn histogram_grows_beyond_a_day() {
 }
 
 #[test]
-fn per_second_leaves_out_gaps_of_zero() {
-    let rates = LatencySet::from_samples([0.0, 2.0, 4.0, 5.0]).per_second().summary().unwrap();
+fn rates_leave_out_gaps_of_zero() {
+    let (_, rates) = LatencySet::from_samples([0.0, 2.0, 4.0, 5.0]).summary_with_rates();
+    let rates = rates.unwrap();
     assert_eq!((rates.samples, rates.min, rates.median, rates.max), (3, 200.0, 250.0, 500.0));
 }
 

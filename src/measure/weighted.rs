@@ -99,74 +99,138 @@ impl WeightedSamples {
         self.counts.shrink_to_fit();
     }
 
-    /// The values as `map` makes them, which gives finite values not below zero; those for which it gives none are left out.
-    pub fn mapped(&self, map: impl Fn(f64) -> Option<f64>) -> Self {
-        let mut mapped = WeightedSamples::default();
-        mapped.values.reserve(self.values.len());
-        mapped.counts.reserve(self.values.len());
-        for (value, count) in self.values.iter().zip(&self.counts) {
-            if let Some(value) = map(*value) {
-                mapped.values.push(value);
-                mapped.counts.push(*count);
-                mapped.total += u64::from(*count);
-            }
-        }
-        mapped
-    }
-
     /// Moments, and the samples at the given ranks, counted from 0 in ascending order and below
     /// [`WeightedSamples::total`]. Nothing depends on the order of recording. `None` without samples.
     pub fn figures<const N: usize>(&self, ranks: [u64; N]) -> Option<(Moments, [f64; N])> {
-        let (mut min, mut max) = (self.values.first().copied()?, 0.0);
+        let (moments, found, _) = self.figures_with_rates(ranks, |_| [0; 0])?;
+        Some((moments, found))
+    }
+
+    /// As [`WeightedSamples::figures`], and the same of the rates 1000/x of all samples x above zero, whose ranks
+    /// `rate_ranks` gives for their number. Both at once, as going through millions of samples is what takes the time.
+    pub fn figures_with_rates<const N: usize, const M: usize>(
+        &self,
+        ranks: [u64; N],
+        rate_ranks: impl Fn(u64) -> [u64; M],
+    ) -> Option<(Moments, [f64; N], Option<(Moments, [f64; M])>)> {
+        let (mut min, mut max, mut least_positive) = (self.values.first().copied()?, 0.0, f64::INFINITY);
         for value in &self.values {
             min = if *value < min { *value } else { min };
             max = if *value > max { *value } else { max };
+            least_positive = if *value > 0.0 && *value < least_positive { *value } else { least_positive };
         }
-        let (scale, coarse) = (Scale::up_to(max, 48), Scale::up_to(max, 31));
+        let wants_rates = M > 0 && max > 0.0 && rate(least_positive).is_finite();
         let ranges = Ranges::of(min, max, self.values.len());
         let mut weights = vec![0u64; ranges.index(max) + 1];
-        let mut sum = 0u128;
+        let (mut sum, mut rates) = (Sum::up_to(max), Sum::up_to(rate(least_positive)));
         for (value, count) in self.values.iter().zip(&self.counts) {
-            sum += u128::from(scale.whole(*value)) * u128::from(*count);
+            sum.add(*value, *count);
             weights[ranges.index(*value)] += u64::from(*count);
+            if wants_rates && *value > 0.0 {
+                rates.add(rate(*value), *count);
+            }
         }
+        // A high rate is a low sample: ranks from the other end.
+        let rate_ranks = if wants_rates { rate_ranks(rates.samples).map(|rank| self.total - 1 - rank) } else { [0; M] };
         let places = ranks.map(|rank| place(&weights, rank));
+        let rate_places = rate_ranks.map(|rank| place(&weights, rank));
         let mut wanted = vec![false; weights.len()];
-        places.iter().for_each(|place| wanted[place.range] = true);
+        places.iter().chain(&rate_places).for_each(|place| wanted[place.range] = true);
 
-        let samples = self.total as f64;
-        let mean = scale.value(sum as f64 / samples).clamp(min, max);
-        let whole_mean = coarse.whole(mean);
-        let mut squares = 0u128;
+        let (mut spread, mut rate_spread) = (sum.spread(), rates.spread());
         let mut inside: Vec<(u64, u32)> = Vec::new();
         for (value, count) in self.values.iter().zip(&self.counts) {
-            let distance = coarse.whole(*value).abs_diff(whole_mean);
-            squares += u128::from(distance * distance) * u128::from(*count);
+            spread.add(*value, *count);
+            if wants_rates && *value > 0.0 {
+                rate_spread.add(rate(*value), *count);
+            }
             if wanted[ranges.index(*value)] {
                 inside.push((value.to_bits(), *count));
             }
         }
         inside.sort_unstable();
-        // The squares are around a whole number beside the mean.
-        let beside = mean * coarse.factor - whole_mean as f64;
-        let std = coarse.value((squares as f64 / samples - beside * beside).max(0.0).sqrt());
-        let mut found = [0.0; N];
-        for (found, (place, rank)) in found.iter_mut().zip(places.into_iter().zip(ranks)) {
+        let at = |place: Place, rank: u64| {
             let start = inside.partition_point(|(bits, _)| ranges.index(f64::from_bits(*bits)) < place.range);
             let mut seen = place.below;
             let sample = inside[start..].iter().find(|(_, count)| {
                 seen += u64::from(*count);
                 seen > rank
             });
-            *found = sample.map_or(max, |(bits, _)| f64::from_bits(*bits));
+            sample.map_or(max, |(bits, _)| f64::from_bits(*bits))
+        };
+        let mut found = [0.0; N];
+        for (found, (place, rank)) in found.iter_mut().zip(places.into_iter().zip(ranks)) {
+            *found = at(place, rank);
         }
-        Some((Moments { mean, std, min, max }, found))
+        let mut found_rates = [0.0; M];
+        for (found, (place, rank)) in found_rates.iter_mut().zip(rate_places.into_iter().zip(rate_ranks)) {
+            *found = rate(at(place, rank));
+        }
+        let moments = spread.moments(min, max);
+        let rates = wants_rates.then(|| (rate_spread.moments(rate(max), rate(least_positive)), found_rates));
+        Some((moments, found, rates))
+    }
+}
+
+fn rate(value: f64) -> f64 {
+    1000.0 / value
+}
+
+/// A sum that is the same in any order.
+struct Sum {
+    scale: Scale,
+    coarse: Scale,
+    sum: u128,
+    samples: u64,
+}
+
+impl Sum {
+    fn up_to(max: f64) -> Self {
+        Sum { scale: Scale::up_to(max, 48), coarse: Scale::up_to(max, 31), sum: 0, samples: 0 }
+    }
+
+    #[inline]
+    fn add(&mut self, value: f64, count: u32) {
+        self.sum += u128::from(self.scale.whole(value)) * u128::from(count);
+        self.samples += u64::from(count);
+    }
+
+    fn spread(&self) -> Spread {
+        let samples = self.samples;
+        let mean = if samples == 0 { 0.0 } else { self.scale.value(self.sum as f64 / samples as f64) };
+        Spread { whole_mean: self.coarse.whole(mean), coarse: self.coarse, mean, squares: 0, samples }
+    }
+}
+
+/// Squared deviations, the same in any order.
+struct Spread {
+    coarse: Scale,
+    mean: f64,
+    /// Beside the mean, on the coarse scale.
+    whole_mean: u64,
+    squares: u128,
+    samples: u64,
+}
+
+impl Spread {
+    #[inline]
+    fn add(&mut self, value: f64, count: u32) {
+        let distance = self.coarse.whole(value).abs_diff(self.whole_mean);
+        self.squares += u128::from(distance * distance) * u128::from(count);
+    }
+
+    fn moments(&self, min: f64, max: f64) -> Moments {
+        let beside = self.mean * self.coarse.factor - self.whole_mean as f64;
+        let variance = (self.squares as f64 / self.samples as f64 - beside * beside).max(0.0);
+        let (mean, std) = (self.mean.clamp(min, max), self.coarse.value(variance.sqrt()));
+        Moments { samples: self.samples, mean, std, min, max }
     }
 }
 
 /// What describes samples beside their ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Moments {
+    pub samples: u64,
     pub mean: f64,
     /// Of the population.
     pub std: f64,
@@ -175,6 +239,7 @@ pub(super) struct Moments {
 }
 
 /// Values as whole numbers, so that their sums are the same in any order.
+#[derive(Clone, Copy)]
 struct Scale {
     factor: f64,
 }
@@ -274,6 +339,16 @@ mod tests {
             prop_assert!((moments.mean - mean).abs() <= 1e-12 * moments.max, "{moments:?} against {mean}");
             prop_assert!((moments.std - std).abs() <= 1e-9 * moments.max, "{moments:?} against {std}");
             prop_assert_eq!([moments.min, moments.max], [sorted[0], sorted[last as usize]]);
+            let mut rates: Vec<f64> = sorted.iter().filter(|sample| **sample > 0.0).map(|sample| rate(*sample)).collect();
+            rates.sort_by(f64::total_cmp);
+            let (_, _, own) = set.figures_with_rates([0], |samples| [0, samples / 2, samples - 1]).expect("samples");
+            let of_sorted = (!rates.is_empty()).then(|| [rates[0], rates[rates.len() / 2], rates[rates.len() - 1]]);
+            prop_assert_eq!(own.map(|(_, found)| found), of_sorted);
+            if let Some((moments, _)) = own {
+                let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+                prop_assert!((moments.mean - mean).abs() <= 1e-12 * moments.max, "{moments:?} against {mean}");
+                prop_assert_eq!([moments.min, moments.max], [rates[0], rates[rates.len() - 1]]);
+            }
         }
     }
 
