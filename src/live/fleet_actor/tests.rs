@@ -134,6 +134,7 @@ fn compare(edit: impl Fn(&mut EngineConfig), request_rate: f64) -> usize {
         max_sim_time: None,
         check: false,
         explain: false,
+        tell_steps: false,
         every_step: false,
         seed: 0,
     };
