@@ -139,6 +139,16 @@ enum TransferMode {
 }
 
 impl TransferSettings {
+    /// The first key that is set.
+    pub fn first_set(&self) -> Option<&'static str> {
+        let set = [
+            ("kv_transfer_bytes_per_token", self.kv_transfer_bytes_per_token.is_some()),
+            ("kv_transfer_bandwidth", self.kv_transfer_bandwidth.is_some()),
+            ("kv_transfer_timing_mode", self.kv_transfer_timing_mode.is_some()),
+        ];
+        set.into_iter().find(|(_, set)| *set).map(|(key, _)| key)
+    }
+
     /// Changes what is set.
     pub fn apply(&self, config: &mut EngineConfig) {
         config.kv_transfer_bytes_per_token = self.kv_transfer_bytes_per_token.or(config.kv_transfer_bytes_per_token);

@@ -267,6 +267,7 @@ fn send_workload(settings: &LoadSettings, input: &InputSettings, journal: &Journ
     });
     let (_home, folder, result, journaled) = result?;
     let facts = RunFacts {
+        virtual_time: false,
         unfinished_requests: None,
         reuse_bounds: None,
         workload: workload_name,

@@ -101,6 +101,14 @@ impl MockerArgs {
         let transfer = file.layer(self.transfer).map_err(Failure::usage)?;
         let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
+        let timeout = fleet.handoff_timeout_s.map(|_| "handoff_timeout_s");
+        if let (None | Some(DisaggregationMode::Aggregated), Some(key)) =
+            (fleet.disaggregation_mode, timeout.or(transfer.first_set()))
+        {
+            let message =
+                format!("`{key}` is about hand-offs, expected `disaggregation_mode` prefill or decode with it");
+            return Err(Failure::usage(message));
+        }
         let mut engine_config = engine.resolve().map_err(Failure::usage)?;
         transfer.apply(&mut engine_config);
         engine_config.validate().map_err(Failure::usage)?;

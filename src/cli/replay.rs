@@ -187,6 +187,7 @@ fn run(config: &ReplayConfig, workload: &Workload, output: &OutputSettings) -> R
         speedup_ratio: 1.0,
         prefix_cache_reused_tokens: Some(result.reused_tokens_max),
         unfinished_requests: Some(result.unfinished),
+        virtual_time: true,
         reuse_bounds: Some((bounds.infinite_ratio(), bounds.belady_ratio())),
         warnings,
     };

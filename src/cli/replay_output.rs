@@ -116,7 +116,12 @@ impl OutputSettings {
             Some(path) => Some((path.clone(), open(path)?)),
             None => None,
         };
-        Ok(Streams { timeline, explain, state, names, router: config.router.clone(), failure: None })
+        let ranks = match &config.fleet {
+            FleetConfig::Aggregated(workers) => [workers, workers],
+            FleetConfig::Disaggregated { prefill, decode } => [prefill, decode],
+        };
+        let ranks = ranks.map(|workers| workers.first().map_or(1, |worker| worker.dp_size));
+        Ok(Streams { timeline, explain, state, names, ranks, router: config.router.clone(), failure: None })
     }
 
     /// Writes and prints the results.
@@ -158,6 +163,8 @@ pub struct Streams {
     explain: Option<(PathBuf, ExplainWriter<PendingFile>)>,
     state: Option<(PathBuf, PendingFile)>,
     names: Names,
+    /// Ranks of a worker in the pool that computes prompts, and in the one that only decodes.
+    ranks: [u32; 2],
     router: RouterConfig,
     failure: Option<Failure>,
 }
@@ -202,12 +209,10 @@ impl Streams {
             }
             WorldEvent::Routed { id, pool, decision, .. } => {
                 let Some((path, explain)) = &mut self.explain else { return Ok(()) };
-                match Explained::of(decision, at, id.0, *pool) {
-                    Some(explained) => {
-                        explain.decision(&explained, &self.router.for_pool(*pool)).map_err(|cause| failed(path, cause))
-                    }
-                    None => Ok(()),
-                }
+                let Some(explained) = Explained::of(decision, at, id.0, *pool) else { return Ok(()) };
+                let ranks = self.ranks[usize::from(*pool == Pool::Decode)];
+                let router = self.router.for_pool(*pool);
+                explain.decision(&explained, &router, ranks).map_err(|cause| failed(path, cause))
             }
             _ => Ok(()),
         }

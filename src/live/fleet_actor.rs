@@ -15,11 +15,12 @@ use crate::engine::{
 };
 use crate::ids::{RequestId, WorkerId};
 use crate::journal::FleetSetup;
+use crate::live::backend::ServeError;
 use crate::live::journal::{Recorded, Tape};
 use crate::live::kv_log::KvLog;
 use crate::live::mocker::metrics::WorkerMetrics;
 use crate::live::pacer::Paced;
-use crate::time::SimTime;
+use crate::time::{SimSpan, SimTime};
 
 /// What the fleet is told.
 #[derive(Debug)]
@@ -50,6 +51,15 @@ pub enum FleetCommand {
         worker: WorkerId,
         /// Which request.
         id: RequestId,
+    },
+    /// The prompt of a request has not come to its decode worker.
+    Lost {
+        /// Which worker.
+        worker: WorkerId,
+        /// Which request.
+        id: RequestId,
+        /// What happened.
+        error: ServeError,
     },
     /// The client of a request is gone, or somebody asked to abort it.
     Cancel {
@@ -99,6 +109,8 @@ pub enum Reply {
     Received,
     /// It can never run.
     Rejected(RejectReason),
+    /// Its prompt has not come.
+    Lost(ServeError),
     /// Somebody asked to abort it.
     Aborted,
     /// The fleet was stopped.
@@ -151,6 +163,9 @@ pub struct FleetActor {
     flushes: Vec<Option<oneshot::Sender<bool>>>,
     /// Transfers under way, by the moment at which the blocks will be there.
     transfers: BTreeSet<(SimTime, RequestId, WorkerId)>,
+    /// Requests whose transfer takes no time and that wait for room. Where a step's end makes room the next step begins at
+    /// once, so the word to activate has to be there before: it is said with the request and again at each step's end.
+    instant: BTreeSet<(WorkerId, RequestId)>,
     /// Prompts whose blocks are held for others.
     held: BTreeSet<(WorkerId, RequestId)>,
     speedup_ratio: f64,
@@ -168,6 +183,7 @@ impl FleetActor {
             workers,
             requests: FxHashMap::default(),
             transfers: BTreeSet::new(),
+            instant: BTreeSet::new(),
             held: BTreeSet::new(),
             speedup_ratio,
             out: Vec::new(),
@@ -195,6 +211,7 @@ impl FleetActor {
         if let Some(request) = self.requests.remove(&(worker, id)) {
             let _ = request.reply.send(last_word);
             if request.sender.is_some() {
+                self.instant.remove(&(worker, id));
                 self.transfers.retain(|(_, other, at)| (*other, *at) != (id, worker));
             }
         }
@@ -218,7 +235,10 @@ impl FleetActor {
                 EngineOutput::Finished { id, reused_tokens } => {
                     self.end(worker, id, Reply::Finished { reused_tokens });
                 }
-                EngineOutput::Rejected { id, reason } => self.end(worker, id, Reply::Rejected(reason)),
+                EngineOutput::Rejected { id, reason } => {
+                    self.instant.remove(&(worker, id));
+                    self.end(worker, id, Reply::Rejected(reason));
+                }
                 EngineOutput::Kv(event) => {
                     if let Some(shared) = self.workers.get(worker.0 as usize) {
                         shared.kv_log.push(event);
@@ -246,10 +266,12 @@ impl FleetActor {
                         request.and_then(|request| Some((request.sender.as_ref()?, request)))
                     {
                         let there = at + sender.kv_transfer_time(request.prompt_tokens, fresh_blocks);
+                        self.instant.remove(&(worker, id));
                         self.transfers.insert((there, id, worker));
                     }
                 }
                 EngineOutput::DestinationActivated { id } => {
+                    self.transfers.remove(&(at, id, worker));
                     if let Some(shared) = self.workers.get(worker.0 as usize) {
                         shared.transfers_total.fetch_add(1, Ordering::Relaxed);
                     }
@@ -257,7 +279,11 @@ impl FleetActor {
                         let _ = request.reply.send(Reply::Received);
                     }
                 }
-                EngineOutput::StepEnded { .. } | EngineOutput::Admitted { .. } | EngineOutput::Preempted { .. } => {}
+                EngineOutput::StepEnded { .. } => {
+                    let of_worker = (worker, RequestId(0))..=(worker, RequestId(u64::MAX));
+                    self.transfers.extend(self.instant.range(of_worker).map(|(worker, id)| (at, *id, *worker)));
+                }
+                EngineOutput::Admitted { .. } | EngineOutput::Preempted { .. } => {}
             }
         }
         self.out = out;
@@ -332,6 +358,10 @@ impl Paced for FleetActor {
             }
             FleetCommand::Receive { worker, request, sender, reply } => {
                 let prompt_tokens = request.prompt.len_tokens();
+                if sender.kv_transfer_time(prompt_tokens, u32::MAX) == SimSpan::ZERO {
+                    self.instant.insert((worker, request.id));
+                    self.transfers.insert((now, request.id, worker));
+                }
                 let sender = Some(sender);
                 let live = LiveRequest { reply, arrived: now, last_token: None, sender, prompt_tokens };
                 self.begin(now, worker, EngineInput::Reserve(request), live);
@@ -340,6 +370,7 @@ impl Paced for FleetActor {
                 self.fleet.handle(now, FleetInput { worker, input: EngineInput::ReleaseSource(id) }, &mut self.out);
                 self.publish(worker);
             }
+            FleetCommand::Lost { worker, id, error } => self.cancel(now, worker, id, Reply::Lost(error)),
             FleetCommand::Cancel { worker, id } => self.cancel(now, worker, id, Reply::Aborted),
             FleetCommand::AbortAll => {
                 let mut live: Vec<(WorkerId, RequestId)> = self.requests.keys().copied().collect();
@@ -366,14 +397,13 @@ impl Paced for FleetActor {
     }
 
     fn advance(&mut self, to: SimTime) {
-        // Each transfer ends in its moment, behind the steps that end then.
-        while let Some(there) = self.transfers.first().map(|(there, ..)| *there).filter(|there| *there <= to) {
-            self.fleet.advance(there, &mut self.out);
-            self.deliver();
-            self.end_transfers(there);
-        }
+        // An engine whose step ends now has to know of it before it starts the next one.
+        self.end_transfers(to);
         self.fleet.advance(to, &mut self.out);
         self.deliver();
         self.end_transfers(to);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::latency::{LatencySet, LatencySummary, QUANTILE_RULE};
 use super::metric::Metric;
+use super::reference::reference_figures;
 use super::schema::failure_name;
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
 
@@ -49,6 +52,8 @@ pub struct RunFacts {
     /// The shares of all prompt tokens that one cache for the whole fleet could reuse: one that never evicts, and one of
     /// the fleet's size with Belady eviction. `None` where nobody has worked it out.
     pub reuse_bounds: Option<(f64, f64)>,
+    /// The run is a replay in virtual time, which starts at 0: its figures are also given under the reference's names.
+    pub virtual_time: bool,
     /// What readers should know before they trust the figures. Nothing that depends on clock, host or path.
     pub warnings: Vec<String>,
 }
@@ -109,6 +114,8 @@ pub struct Report {
     pub histogram_relative_error: f64,
     /// The rank rule of percentiles.
     pub quantile_rule: String,
+    /// Figures of a replay under the reference's names; `None` in live runs.
+    pub reference: Option<BTreeMap<String, Value>>,
     /// What readers should know before they trust the figures.
     pub warnings: Vec<String>,
 }
@@ -153,8 +160,13 @@ impl Report {
             concurrency: run.concurrency,
             histogram_relative_error: itl.relative_error(),
             quantile_rule: QUANTILE_RULE.to_owned(),
+            reference: None,
             warnings: run.warnings.clone(),
         };
+        if run.virtual_time {
+            let end_ms = records.iter().map(|record| record.end_ms).fold(0.0, f64::max);
+            report.reference = Some(reference_figures(&report, run.unfinished_requests.unwrap_or(0), end_ms));
+        }
         report.warnings.extend(report.failure_note());
         report.warnings.extend(report.send_lag_note());
         report.warnings.append(&mut notes);

@@ -19,7 +19,7 @@ use super::report::{FAILURE_KINDS, Report};
 use crate::session::ledger::FailureKind;
 
 /// Formulas of the keys that are not distributions, in their order.
-const KEY_DEFINITIONS: [(&str, &str); 29] = [
+const KEY_DEFINITIONS: [(&str, &str); 30] = [
     ("num_requests", "all requests of the run"),
     ("completed_requests", "requests whose every token arrived"),
     ("failed_requests", "num_requests - completed_requests"),
@@ -61,6 +61,11 @@ const KEY_DEFINITIONS: [(&str, &str); 29] = [
          0: exact; every other figure is exact",
     ),
     ("quantile_rule", "how a percentile is taken from n sorted samples"),
+    (
+        "reference",
+        "figures of a replay under the reference's names; as above, but duration_ms is counted from time 0, the rates \
+         divide by that, and num_requests has unfinished ones; null in live runs",
+    ),
     ("warnings", "what to know before trusting the figures"),
     ("*_ms", "milliseconds of simulated time: wall time x speedup_ratio"),
     ("definitions", "these formulas"),
@@ -160,6 +165,7 @@ impl Report {
         put("concurrency", json!(self.concurrency));
         put("histogram_relative_error", json!(self.histogram_relative_error));
         put("quantile_rule", json!(self.quantile_rule));
+        put("reference", json!(self.reference));
         put("warnings", json!(self.warnings));
         entries
     }
@@ -281,6 +287,7 @@ impl Fields<'_> {
             concurrency: self.count("concurrency")?,
             histogram_relative_error: self.number("histogram_relative_error")?.unwrap_or(0.0),
             quantile_rule: self.parsed("quantile_rule", "a string")?.unwrap_or_default(),
+            reference: self.parsed("reference", "an object")?,
             warnings: self.parsed("warnings", "a list of strings")?.unwrap_or_default(),
         };
         for kind in FAILURE_KINDS {

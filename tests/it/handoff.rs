@@ -11,9 +11,10 @@ use mockfleet::router::RouterMode;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::lab::Lab;
 use crate::support::{
-    BLOCK, Collected, TestFleet, WORKERS, connect, generate, get, http, live, metric, post, prompt, request,
-    start_gateway, until_idle, until_load, until_metric, url,
+    BLOCK, Collected, ENDLESS, TestFleet, WORKERS, connect, generate, get, http, live, metric, post, prompt, request,
+    slow, start_gateway, until_idle, until_load, until_metric, url,
 };
 
 const ASK: &str = r#"{"do_remote_decode": true, "do_remote_prefill": false}"#;
@@ -128,7 +129,7 @@ fn what_does_not_fit_is_refused_and_leaks_nothing() {
         let (source, destination) = (TestFleet::start(prefill).await, TestFleet::start(decode).await);
         let whole = TestFleet::start(|_| {}).await;
         let params = params(&compute(&source, "held", 40).await);
-        let other_name = params.replace("handoff-0-", "handoff-0-9");
+        let other_name = params.replace("\"handoff-", "\"handoff-9");
         let nowhere = params.replace(source.url(0).rsplit(':').next().expect("a port"), "1");
         for (fleet, tokens, params, code, words) in [
             (&source, 40, "{}", Code::InvalidArgument, "lack `do_remote_decode`"),
@@ -164,9 +165,10 @@ fn blocks_that_nobody_comes_for_are_released() {
             config.handoff_timeout = Duration::from_millis(50);
         });
         let source = source.await;
-        compute(&source, "lonely", 100).await;
+        let params: Value = serde_json::from_str(&params(&compute(&source, "lonely", 100).await)).expect("JSON");
         until_released(&source).await;
-        let address = format!("{}/kv_transfer/handoff-0-0", source.url(0));
+        let name = params["remote_request_id"].as_str().expect("a name");
+        let address = format!("{}/kv_transfer/{name}", source.url(0));
         assert_eq!(get(&address).await.status, 404);
         assert_eq!(http(Method::DELETE, &address, "").await.status, 404);
     });
@@ -190,6 +192,7 @@ fn a_client_that_leaves_frees_both_sides() {
         let tokens = 60_000;
         let source_of_long = TestFleet::start(|config| {
             prefill(config);
+            config.speedup_ratio = 1.0;
             config.engine.num_gpu_blocks = 8192;
         });
         let long = source_of_long.await;
@@ -212,6 +215,139 @@ fn a_client_that_leaves_frees_both_sides() {
         until_load(&mut source.client(0).await, "a prompt in the batch", |load| load.num_used_tokens > 0).await;
         drop(stream);
         until_released(&source).await;
+    });
+}
+
+/// A copy of 40 tokens takes 400 ms of wall time.
+fn slow_copy(config: &mut MockerConfig) {
+    slow(config);
+    config.engine.kv_transfer_bandwidth = Some(0.1);
+}
+
+async fn until_waiting(fleet: &TestFleet) {
+    until_load(&mut fleet.client(0).await, "room made", |load| load.num_used_tokens > 0).await;
+}
+
+/// The end of a request without end, from blocks that are lost while they are copied.
+async fn lost(destination: &TestFleet, params: &str, meanwhile: impl Future<Output = ()>) {
+    let mut client = destination.client(0).await;
+    let asked = asking("lost", prompt(1, 40), ENDLESS, params);
+    let waiting = tokio::spawn(async move { generate(&mut client, asked).await });
+    until_waiting(destination).await;
+    meanwhile.await;
+    let status = waiting.await.expect("a task").expect_err("its blocks are gone");
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    assert!(status.message().contains("the source of the KV blocks"), "{status}");
+    idle(destination).await;
+}
+
+#[test]
+fn blocks_that_are_lost_while_they_are_copied_fail_the_request() {
+    live(async {
+        let with = |edit: fn(&mut MockerConfig)| move |config: &mut MockerConfig| (prefill(config), edit(config)).1;
+        let destination = TestFleet::start(|config| (decode(config), slow(config)).1).await;
+        let impatient = TestFleet::start(|config| {
+            with(slow_copy)(config);
+            config.handoff_timeout = Duration::from_millis(100);
+        });
+        let impatient = impatient.await;
+        let written = params(&compute(&impatient, "late", 40).await);
+        lost(&destination, &written, async {}).await;
+        until_released(&impatient).await;
+        let source = TestFleet::start(with(slow_copy)).await;
+        let written = params(&compute(&source, "stopped", 40).await);
+        lost(&destination, &written, async {
+            source.fleet.stop().await;
+        })
+        .await;
+        // Of two that copy the same, the first one lets go.
+        let source = TestFleet::start(with(slow_copy)).await;
+        let written = params(&compute(&source, "twice", 40).await);
+        let other = TestFleet::start(|config| (decode(config), slow(config)).1).await;
+        lost(&destination, &written, async {
+            let address: Value = serde_json::from_str(&written).expect("JSON");
+            let name = address["remote_request_id"].as_str().expect("a name");
+            let released = http(Method::DELETE, &format!("{}/kv_transfer/{name}", source.url(0)), "").await;
+            assert_eq!(released.status, 200, "{released:?}");
+        })
+        .await;
+        let late = generate(&mut other.client(0).await, asking("twice", prompt(1, 40), 5, &written)).await;
+        assert_eq!(late.err().map(|status| status.code()), Some(Code::Aborted));
+        until_released(&source).await;
+    });
+}
+
+#[test]
+fn a_worker_that_was_started_again_does_not_hold_what_the_last_one_held() {
+    live(async {
+        let first = TestFleet::start(prefill).await;
+        let port: u16 = first.url(0).rsplit(':').next().expect("a port").parse().expect("a number");
+        let stale = params(&compute(&first, "old", 40).await);
+        first.fleet.stop().await;
+        let second = TestFleet::start(|config| {
+            prefill(config);
+            config.port = port;
+        });
+        let second = second.await;
+        let fresh = params(&compute(&second, "new", 40).await);
+        let destination = TestFleet::start(decode).await;
+        let refused = generate(&mut destination.client(0).await, asking("old", prompt(1, 40), 5, &stale)).await;
+        let status = refused.expect_err("held by nobody");
+        assert!(status.message().contains("it does not hold these blocks"), "{status}");
+        assert_eq!(held(&second).await, 1.0);
+        generate(&mut destination.client(0).await, asking("new", prompt(1, 40), 5, &fresh)).await.expect("an answer");
+        until_released(&second).await;
+    });
+}
+
+#[test]
+fn unlike_workers_do_not_pair() {
+    live(async {
+        let source = TestFleet::start(prefill).await;
+        let written = params(&compute(&source, "held", 40).await);
+        for (edit, words) in [
+            ((|config| config.engine.block_size = 2 * BLOCK) as fn(&mut MockerConfig), "block_size 16, this worker 32"),
+            (|config| config.speedup_ratio = 50.0, "speedup_ratio 100, this worker 50"),
+        ] {
+            let destination = TestFleet::start(|config| (decode(config), edit(config)).1).await;
+            let refused = generate(&mut destination.client(0).await, asking("x", prompt(1, 40), 5, &written)).await;
+            let status = refused.expect_err(words);
+            assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+            assert!(status.message().contains(words), "{status}");
+            idle(&destination).await;
+        }
+        assert_eq!(held(&source).await, 1.0, "for a worker that fits");
+    });
+}
+
+#[test]
+fn flags_start_a_pair_and_journals_of_it_are_repeated() {
+    live(async {
+        let lab = Lab::new();
+        let transfer = ["--kv-transfer-bytes-per-token", "1000000", "--kv-transfer-bandwidth", "1"];
+        let timing = ["--timing", "fixed", "--prefill-ms", "10", "--decode-ms", "2", "--block-size", "16"];
+        let flags = |mode: &'static str, journal: &'static str| {
+            [&["--disaggregation-mode", mode, "--journal", journal][..], &transfer, &timing].concat()
+        };
+        let (from, from_urls) = lab.mocker(1, &flags("prefill", "prefill.journal")).await;
+        let (to, to_urls) = lab.mocker(1, &flags("decode", "decode.journal")).await;
+        let (mut first, mut second) = (connect(&from_urls[0]).await, connect(&to_urls[0]).await);
+        for number in 0..4 {
+            let computed = generate(&mut first, asking("one", prompt(number, 40), 1, ASK)).await.expect("a prompt");
+            let made = generate(&mut second, asking("one", prompt(number, 40), 4, &params(&computed))).await;
+            let made = made.expect("an answer").complete;
+            assert_eq!(made.first_token_ns - made.arrived_ns, 42_000_000, "{made:?}");
+        }
+        until_idle(&mut first).await;
+        for program in [from, to] {
+            program.signal(libc::SIGTERM);
+            program.end().await.ok();
+        }
+        let replayed = lab.run("replay", &["--journal", "prefill.journal", "decode.journal"]).await.ok().stdout;
+        assert_eq!(replayed.matches("identical").count(), 2, "{replayed}");
+        let wrong = lab.run("mocker", &["--kv-transfer-bandwidth", "1"]).await;
+        let complaint = "`kv_transfer_bandwidth` is about hand-offs, expected `disaggregation_mode` prefill or decode";
+        assert!(wrong.error(2).contains(complaint));
     });
 }
 

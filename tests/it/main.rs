@@ -11,6 +11,7 @@ mod reference_runs;
 mod replay;
 mod replay_determinism;
 mod replay_program;
+mod replay_stuck;
 mod runs;
 mod session_cases;
 mod support;

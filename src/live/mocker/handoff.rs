@@ -123,20 +123,47 @@ impl Part {
 pub struct Held {
     /// Length of the prompt, in tokens.
     pub prompt_tokens: u32,
+    block_size: u32,
+    speedup_ratio: f64,
     kv_transfer_bytes_per_token: Option<u64>,
     kv_transfer_bandwidth: Option<f64>,
     kv_transfer_timing_mode: KvTransferTimingMode,
 }
 
 impl Held {
-    /// A prompt held by an engine.
-    pub fn new(prompt_tokens: u32, engine: &EngineConfig) -> Self {
+    /// A prompt held by an engine of a fleet.
+    pub fn new(prompt_tokens: u32, engine: &EngineConfig, speedup_ratio: f64) -> Self {
         Held {
             prompt_tokens,
+            block_size: engine.block_size,
+            speedup_ratio,
             kv_transfer_bytes_per_token: engine.kv_transfer_bytes_per_token,
             kv_transfer_bandwidth: engine.kv_transfer_bandwidth,
             kv_transfer_timing_mode: engine.kv_transfer_timing_mode,
         }
+    }
+
+    /// Refuses what a request of another prompt, or a worker of another kind, cannot use.
+    ///
+    /// # Errors
+    /// [`ServeError::Invalid`] with both values.
+    pub fn check(&self, prompt_tokens: u32, block_size: u32, speedup_ratio: f64) -> Result<(), ServeError> {
+        let theirs = self.prompt_tokens;
+        if prompt_tokens != theirs {
+            return Err(ServeError::Invalid(format!(
+                "the prompt has {prompt_tokens} tokens, expected the {theirs} that `kv_transfer_params` are about"
+            )));
+        }
+        for (key, ours, theirs) in [
+            ("block_size", f64::from(block_size), f64::from(self.block_size)),
+            ("speedup_ratio", speedup_ratio, self.speedup_ratio),
+        ] {
+            if ours != theirs {
+                let message = format!("the source has {key} {theirs}, this worker {ours}, expected the same on both");
+                return Err(ServeError::Invalid(message));
+            }
+        }
+        Ok(())
     }
 
     /// The sender's part of an engine's configuration: [`EngineConfig::kv_transfer_time`] goes by it.
@@ -165,10 +192,15 @@ impl Source {
         }
     }
 
-    /// Lets it release the blocks. A source that is gone has done so in its way.
-    pub async fn release(&self) {
-        if let Err(error) = self.send(Method::DELETE).await {
-            tracing::warn!("{error}");
+    /// Lets it release the blocks.
+    ///
+    /// # Errors
+    /// It does not answer, or does not hold them any more: what was copied is worth nothing.
+    pub async fn release(&self) -> Result<(), ServeError> {
+        match self.send(Method::DELETE).await? {
+            (StatusCode::OK, _) => Ok(()),
+            (StatusCode::NOT_FOUND, _) => Err(self.failed("it let go of these blocks before they were copied")),
+            (other, _) => Err(self.failed(format_args!("status {other}"))),
         }
     }
 

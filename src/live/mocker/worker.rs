@@ -17,6 +17,7 @@ use crate::ids::{RequestId, WorkerId};
 use crate::live::backend::{
     Backend, FinishReason, GenerateCall, GenerateEvent, Generation, ModelFacts, ServeError, fold_seed,
 };
+use crate::live::clock::unix_seconds;
 use crate::live::fleet_actor::{FleetCommand, Reply, WorkerShared};
 use crate::live::mocker::config::MockerConfig;
 use crate::live::mocker::handoff::{Held, Part, Source, TransferParams};
@@ -68,6 +69,8 @@ struct Inner {
     engine: EngineConfig,
     /// How long blocks are held for others (wall time).
     handoff_timeout: Duration,
+    /// Tells this start of the worker from others in the names that it gives.
+    start: u32,
     held: Mutex<BTreeMap<String, (RequestId, Held)>>,
 }
 
@@ -93,6 +96,7 @@ impl WorkerBackend {
             names: Mutex::default(),
             engine: config.engine.clone(),
             handoff_timeout: config.handoff_timeout,
+            start: xxh3_64(format!("{:?}", (std::process::id(), unix_seconds())).as_bytes()) as u32,
             held: Mutex::default(),
         };
         WorkerBackend { inner: Arc::new(inner) }
@@ -170,8 +174,8 @@ impl Inner {
 
     /// Keeps a computed prompt's blocks for whoever comes with the params that are returned, but not for ever.
     fn hold(self: &Arc<Self>, id: RequestId, prompt_tokens: u32) -> Value {
-        let name = format!("handoff-{}-{id}", self.worker);
-        let held = (id, Held::new(prompt_tokens, &self.engine));
+        let name = format!("handoff-{:08x}-{}-{id}", self.start, self.worker);
+        let held = (id, Held::new(prompt_tokens, &self.engine, self.facts.speedup_ratio));
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), held);
         let params = TransferParams::new(&self.url, &name, prompt_tokens.div_ceil(self.engine.block_size));
         let inner = self.clone();
@@ -191,17 +195,16 @@ impl Backend for WorkerBackend {
         if inner.fleet.is_draining() {
             return Err(ServeError::ShuttingDown);
         }
+        // Before the source is asked, which takes time that no engine knows of.
+        let arrived = inner.pacer.clock().now();
         let part = Part::of(inner.engine.worker_type, call.kv_transfer_params.as_ref())?;
         let prompt_tokens = call.prompt.len() as u32;
         let held = match &part {
             Part::Output(source) => Some(source.ask().await?),
             Part::Whole | Part::Prompt => None,
         };
-        if let Some(held) = held.filter(|held| held.prompt_tokens != prompt_tokens) {
-            return Err(ServeError::Invalid(format!(
-                "the prompt has {prompt_tokens} tokens, expected the {} that `kv_transfer_params` are about",
-                held.prompt_tokens
-            )));
+        if let Some(held) = &held {
+            held.check(prompt_tokens, inner.engine.block_size, inner.facts.speedup_ratio)?;
         }
         let id = RequestId(inner.fleet.next_request.fetch_add(1, Ordering::Relaxed));
         let output_seed = match call.seed {
@@ -217,7 +220,6 @@ impl Backend for WorkerBackend {
             priority: 0,
         };
         let (reply, replies) = mpsc::unbounded_channel();
-        let arrived = inner.pacer.clock().now();
         inner.names.lock().unwrap_or_else(PoisonError::into_inner).insert(call.request_id.clone(), id);
         inner.fleet.live_requests.fetch_add(1, Ordering::SeqCst);
         let events = Events {
@@ -278,16 +280,25 @@ struct LiveRequest {
 }
 
 impl LiveRequest {
-    fn release_source(&mut self) {
-        if let (Some(source), Ok(runtime)) = (self.source.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move { source.release().await });
-        }
+    /// Lets the source go. If the request goes on it has to have held the blocks until now.
+    fn release_source(&mut self, goes_on: bool) {
+        let (Some(source), Ok(runtime)) = (self.source.take(), tokio::runtime::Handle::try_current()) else { return };
+        let (pacer, worker, id) = (self.inner.pacer.clone(), self.inner.worker, self.id);
+        runtime.spawn(async move {
+            match source.release().await {
+                Ok(()) => {}
+                Err(error) if goes_on => {
+                    pacer.send(FleetCommand::Lost { worker, id, error });
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+        });
     }
 }
 
 impl Drop for LiveRequest {
     fn drop(&mut self) {
-        self.release_source();
+        self.release_source(false);
         if self.running {
             self.inner.pacer.send(FleetCommand::Cancel { worker: self.inner.worker, id: self.id });
         }
@@ -354,7 +365,8 @@ impl Stream for Events {
                     this.held = Some(this.live.inner.hold(this.live.id, prompt_tokens));
                     this.finished(FinishReason::Length);
                 }
-                Poll::Ready(Some(Reply::Received)) => this.live.release_source(),
+                Poll::Ready(Some(Reply::Received)) => this.live.release_source(true),
+                Poll::Ready(Some(Reply::Lost(error))) => this.end(Err(error)),
                 Poll::Ready(Some(Reply::Rejected(reason))) => this.end(Err(ServeError::Rejected(reason.to_string()))),
                 Poll::Ready(Some(Reply::Aborted)) => this.finished(FinishReason::Abort),
                 Poll::Ready(Some(Reply::Stopped) | None) => this.end(Err(ServeError::Stopped)),

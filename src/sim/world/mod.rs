@@ -206,10 +206,14 @@ impl World {
         self.pools().try_for_each(|pool| pool.fleet.check().map_err(|broken| format!("{} {broken}", pool.pool.name())))
     }
 
-    /// Who waits for what, in one line.
+    /// Who waits for what, in one line. A worker that only holds blocks holds them for hand-offs.
     pub fn state(&self) -> String {
         let pool = |pool: &WorkerPool| {
-            let engines = pool.fleet.all_stats().enumerate().filter(|(_, stats)| stats.running + stats.waiting > 0);
+            let engines = pool
+                .fleet
+                .all_stats()
+                .enumerate()
+                .filter(|(_, stats)| stats.running + stats.waiting + stats.active_blocks > 0);
             let engines = engines.map(|(engine, stats)| {
                 let (worker, rank) = pool.target(WorkerId(engine as u32));
                 format!(
@@ -224,6 +228,12 @@ impl World {
             let queued = format!("{} router: {} in its queue", pool.pool.name(), pool.queued());
             engines.chain((pool.queued() > 0).then_some(queued)).collect::<Vec<_>>()
         };
-        self.pools().flat_map(pool).collect::<Vec<_>>().join("; ")
+        let handoffs = match &self.fleets {
+            Fleets::Disaggregated(fleets) if fleets.handoffs() > 0 => {
+                Some(format!("{} requests whose hand-off is not done", fleets.handoffs()))
+            }
+            _ => None,
+        };
+        self.pools().flat_map(pool).chain(handoffs).collect::<Vec<_>>().join("; ")
     }
 }
