@@ -150,27 +150,48 @@ fn sampled_arrivals_and_guesses_leave_the_requests_as_they_are() {
     });
 }
 
-/// Spans by track, `(start, end, name, arguments)` in nanoseconds, and all other events as they are.
+/// Spans by track, `(start, end, name, arguments)`, times in nanoseconds.
 type Spans = BTreeMap<(u64, u64), Vec<(u64, u64, String, Value)>>;
 
-fn picture(text: &str) -> (Spans, Vec<Value>) {
-    let file: Value = serde_json::from_str(text).expect("JSON");
-    let (mut spans, mut rest) = (Spans::new(), Vec::new());
-    for event in file["traceEvents"].as_array().expect("events") {
-        if event["ph"] != "X" {
-            rest.push(event.clone());
-            continue;
+#[derive(Default)]
+struct Picture {
+    spans: Spans,
+    /// A worker's gauges from a moment on.
+    counters: BTreeMap<String, BTreeMap<u64, Value>>,
+    /// Names and places of tracks, marks of failures.
+    rest: Vec<Value>,
+}
+
+impl Picture {
+    fn read(text: &str) -> Picture {
+        let file: Value = serde_json::from_str(text).expect("JSON");
+        let mut picture = Picture::default();
+        for event in file["traceEvents"].as_array().expect("events") {
+            let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key} of {event}"));
+            let nanos = |key: &str| {
+                let micros = event[key].as_f64().unwrap_or_else(|| panic!("{key} of {event}"));
+                (micros * 1000.0).round() as u64
+            };
+            let name = event["name"].as_str().expect("a name").to_owned();
+            let arguments = event["args"].clone();
+            match event["ph"].as_str() {
+                Some("X") => {
+                    let span = (nanos("ts"), nanos("ts") + nanos("dur"), name, arguments);
+                    picture.spans.entry((number("pid"), number("tid"))).or_default().push(span);
+                }
+                Some("C") => {
+                    picture.counters.entry(name).or_default().insert(nanos("ts"), arguments);
+                }
+                _ => picture.rest.push(event.clone()),
+            }
         }
-        let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key} of {event}"));
-        let nanos = |key: &str| {
-            let micros = event[key].as_f64().unwrap_or_else(|| panic!("{key} of {event}"));
-            (micros * 1000.0).round() as u64
-        };
-        let (start, name) = (nanos("ts"), event["name"].as_str().expect("a name").to_owned());
-        let span = (start, start + nanos("dur"), name, event["args"].clone());
-        spans.entry((number("pid"), number("tid"))).or_default().push(span);
+        picture
     }
-    (spans, rest)
+
+    /// A worker's gauges at a moment.
+    fn gauges(&self, worker: &str, at: u64) -> Option<&Value> {
+        self.counters[worker].range(..=at).next_back().map(|(_, gauges)| gauges)
+    }
 }
 
 #[test]
@@ -181,8 +202,15 @@ fn a_row_of_steps_in_a_timeline_is_those_steps() {
             let [rows] = files(&lab, flags, [TIMELINE]).await;
             // The gauges of every step are wanted, so none are taken together.
             let [steps, _] = files(&lab, flags, [TIMELINE, STATE]).await;
-            let ((rows, marks), (steps, single_marks)) = (picture(&rows), picture(&steps));
-            assert_eq!(marks, single_marks, "{flags:?}: names and counters");
+            let (rows, steps) = (Picture::read(&rows), Picture::read(&steps));
+            assert_eq!(rows.rest, steps.rest, "{flags:?}: names and marks");
+            // Within a row they may be late.
+            for (worker, counters) in &rows.counters {
+                for (at, gauges) in counters {
+                    assert_eq!(Some(gauges), steps.gauges(worker, *at), "{flags:?}, {worker} at {at} ns");
+                }
+            }
+            let (rows, steps) = (rows.spans, steps.spans);
             assert!(rows.keys().eq(steps.keys()), "{flags:?}: tracks");
             let mut rows_of_many = 0;
             for (track, rows) in rows {
@@ -191,11 +219,13 @@ fn a_row_of_steps_in_a_timeline_is_those_steps() {
                     let many = arguments["steps"].as_u64().unwrap_or(1);
                     rows_of_many += u64::from(many > 1);
                     let mut reached = start;
-                    for _ in 0..many {
+                    for step in 1..=many {
                         let (from, to, single_name, told) = single.next().expect("as many steps");
                         assert_eq!((*from, single_name), (reached, &name), "{flags:?}, {track:?}");
-                        for key in ["decode_sequences", "prefill_tokens", "active_blocks", "running", "waiting", "row"]
-                        {
+                        // A row's gauges are those of its last step: somebody may come within it.
+                        let gauges: &[&str] = &["active_blocks", "running", "waiting"];
+                        let gauges = if step == many { gauges } else { &[] };
+                        for key in ["decode_sequences", "prefill_tokens", "row"].iter().chain(gauges) {
                             assert_eq!(told[key], arguments[key], "{flags:?}, {track:?} at {from} ns: {key}");
                         }
                         reached = *to;
