@@ -14,7 +14,7 @@ const TIMELINE: (&str, &str) = ("--timeline", "timeline.json");
 const EXPLAIN: (&str, &str) = ("--explain", "explain.jsonl");
 const STATE: (&str, &str) = ("--state-out", "state.jsonl");
 
-/// Fleets of every kind, in each of which something is tight.
+/// Fleets of every kind; the pool of one is so small that requests are preempted and rejected.
 const FLEETS: [&[&str]; 5] = [
     &["--num-workers", "3", "--concurrency", "12", "--router-mode", "kv"],
     &["--num-workers", "3", "--concurrency", "12", "--router-mode", "random"],
