@@ -110,6 +110,7 @@ impl Program for ReplayArgs {
             max_sim_time: at_least_zero("max_sim_time_ms", fleet.max_sim_time_ms)?.map(SimTime::from_ms),
             check: fleet.check.unwrap_or(false),
             explain: output.explains(),
+            tell_steps: output.wants_steps(),
             every_step: output.wants_every_step(),
             seed: router.seed,
             router,

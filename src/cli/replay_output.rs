@@ -92,6 +92,11 @@ impl OutputSettings {
         self.explain.is_some()
     }
 
+    /// True if steps are to be told.
+    pub fn wants_steps(&self) -> bool {
+        self.timeline.is_some()
+    }
+
     /// True if no steps may be taken together.
     pub fn wants_every_step(&self) -> bool {
         self.state_out.is_some()

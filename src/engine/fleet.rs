@@ -123,9 +123,9 @@ impl Fleet {
     }
 
     /// Hands over the waits between tokens of all engines that have at least `at_least` of them to tell.
-    pub fn drain_gaps(&mut self, at_least: usize, mut hear: impl FnMut(TokenGap)) {
+    pub fn drain_gaps(&mut self, at_least: usize, mut hear: impl FnMut(&[TokenGap])) {
         for engine in self.engines.iter_mut().filter(|engine| engine.gaps() >= at_least) {
-            engine.drain_gaps().for_each(&mut hear);
+            hear(engine.drain_gaps().as_slice());
         }
     }
 

@@ -33,11 +33,13 @@ pub struct EngineDetail {
     pub every_token: bool,
     /// Tell the cache's changes.
     pub kv_events: bool,
+    /// Tell the end of each step, or of several that are taken together, with the engine's gauges.
+    pub steps: bool,
 }
 
 impl Default for EngineDetail {
     fn default() -> Self {
-        EngineDetail { every_token: true, kv_events: true }
+        EngineDetail { every_token: true, kv_events: true, steps: true }
     }
 }
 
@@ -267,7 +269,7 @@ impl Engine {
             self.try_reserve(at, out);
         }
         self.follow_commands(at, out);
-        if step.kind == StepKind::Working {
+        if self.detail.steps && step.kind == StepKind::Working {
             let ended = EngineOutput::StepEnded {
                 stats: self.stats(),
                 prefill_tokens: step.prefill_tokens,

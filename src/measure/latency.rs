@@ -137,12 +137,11 @@ impl LatencySet {
         }
     }
 
-    /// Adds the same wait `count` times: as [`LatencySet::record_n`], which has to look at more.
-    #[inline]
-    pub fn record_span(&mut self, wait: SimSpan, count: u32) {
+    /// Adds waits, each so many times: as [`LatencySet::record_n`], which has to look at more.
+    pub fn record_spans(&mut self, waits: impl ExactSizeIterator<Item = (SimSpan, u32)>) {
         match &mut self.samples {
-            Samples::Exact(samples) if count > 0 => samples.push(wait.as_ms(), u64::from(count)),
-            _ => self.record_n(wait.as_ms(), u64::from(count)),
+            Samples::Exact(samples) => samples.extend(waits.map(|(wait, count)| (wait.as_ms(), count))),
+            Samples::Histogram { .. } => waits.for_each(|(wait, count)| self.record_n(wait.as_ms(), u64::from(count))),
         }
     }
 

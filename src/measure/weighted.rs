@@ -35,6 +35,24 @@ impl WeightedSamples {
         }
         self.values.push(value);
         self.counts.push(times);
+        self.compact_if_long();
+    }
+
+    /// Adds values, which are finite and not below zero, with their counts.
+    pub fn extend(&mut self, values: impl ExactSizeIterator<Item = (f64, u32)>) {
+        self.values.reserve(values.len());
+        self.counts.reserve(values.len());
+        let mut total = 0;
+        self.values.extend(values.filter(|(_, count)| *count > 0).map(|(value, count)| {
+            total += u64::from(count);
+            self.counts.push(count);
+            value
+        }));
+        self.total += total;
+        self.compact_if_long();
+    }
+
+    fn compact_if_long(&mut self) {
         if self.values.len() >= COMPACT_FROM && self.values.len() >= self.compact_at {
             self.compact();
             self.compact_at = 2 * self.values.len();

@@ -159,14 +159,14 @@ pub fn replay_observed(
         }
         ticks += 1;
         if ticks.is_multiple_of(TICKS_AT_A_TIME) {
-            world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_span(gap.gap, gap.tokens));
+            world.drain_gaps(GAPS_AT_A_TIME, |gaps| itl.record_spans(gaps.iter().map(|gap| (gap.gap, gap.tokens))));
         }
         if ended > told {
             told = ended;
             progress(ended);
         }
     }
-    world.drain_gaps(1, |gap| itl.record_span(gap.gap, gap.tokens));
+    world.drain_gaps(1, |gaps| itl.record_spans(gaps.iter().map(|gap| (gap.gap, gap.tokens))));
     if world.in_flight() > 0 && world.next_deadline().is_none() {
         return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: state(&world, &lives) });
     }

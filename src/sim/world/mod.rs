@@ -188,7 +188,7 @@ impl World {
     }
 
     /// Hands over the waits between tokens of engines that have at least `at_least` of them to tell.
-    pub fn drain_gaps(&mut self, at_least: usize, hear: impl FnMut(TokenGap)) {
+    pub fn drain_gaps(&mut self, at_least: usize, hear: impl FnMut(&[TokenGap])) {
         match &mut self.fleets {
             Fleets::Aggregated(fleet) => fleet.workers.fleet.drain_gaps(at_least, hear),
             Fleets::Disaggregated(fleets) => fleets.decode.fleet.drain_gaps(at_least, hear),

@@ -73,6 +73,7 @@ pub(crate) fn config(name: &str, case: &Value) -> ReplayConfig {
         max_sim_time: None,
         check: true,
         explain: false,
+        tell_steps: true,
         every_step: false,
         seed: 0,
     }
