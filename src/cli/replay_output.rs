@@ -139,10 +139,10 @@ impl OutputSettings {
             write_requests_csv(path, &result.records).map_err(Failure::run)?;
         }
         if let Some(path) = &self.requests_out {
-            let mut lines = Vec::new();
+            let mut file = PendingFile::create(path).map_err(Failure::run)?;
             let session = |session: u32| workload.sessions.get(session as usize)?.session_id.as_deref();
-            write_requests_jsonl(&result.lives, session, &mut lines).map_err(Failure::run)?;
-            write_atomic(path, &lines).map_err(Failure::run)?;
+            write_requests_jsonl(&result.lives, session, &mut file).map_err(|cause| failed(path, cause))?;
+            file.finish().map_err(Failure::run)?;
         }
         if self.json.unwrap_or(false) {
             // The table has them, too.

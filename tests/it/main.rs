@@ -9,6 +9,7 @@ mod lab;
 mod programs;
 mod reference_runs;
 mod replay;
+mod replay_determinism;
 mod replay_program;
 mod replay_stuck;
 mod runs;
