@@ -11,6 +11,9 @@ const SORT_BELOW: usize = 1 << 12;
 /// With so many samples equal ones are first counted together: two values in nanoseconds are often the same.
 const COMPACT_FROM: usize = 1 << 22;
 
+/// Moments and samples at ranks, and the same of the rates if there are any.
+type WithRates<const N: usize, const M: usize> = (Moments, [f64; N], Option<(Moments, [f64; M])>);
+
 /// Samples, in order of recording.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WeightedSamples {
@@ -112,7 +115,7 @@ impl WeightedSamples {
         &self,
         ranks: [u64; N],
         rate_ranks: impl Fn(u64) -> [u64; M],
-    ) -> Option<(Moments, [f64; N], Option<(Moments, [f64; M])>)> {
+    ) -> Option<WithRates<N, M>> {
         let (mut min, mut max, mut least_positive) = (self.values.first().copied()?, 0.0, f64::INFINITY);
         for value in &self.values {
             min = if *value < min { *value } else { min };
