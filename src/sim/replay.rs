@@ -19,7 +19,7 @@ use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
 /// Engines keep so many waits between tokens before they hand them over.
-const GAPS_AT_A_TIME: usize = 4096;
+const GAPS_AT_A_TIME: usize = 64;
 /// Engines are asked for them so often: a look at hundreds of engines costs more than a tick.
 const TICKS_AT_A_TIME: u64 = 256;
 
