@@ -36,7 +36,7 @@ pub struct FleetSettings {
     #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Fleet")]
     pub kv_event_lag_ms: Option<f64>,
     /// Stop at this simulated time, whatever is under way [default: when all requests have ended].
-    #[arg(long, value_parser = crate::cli::finite, value_name = "MS", help_heading = "Fleet")]
+    #[arg(long, alias = "max-sim-time", value_parser = crate::cli::finite, value_name = "MS", help_heading = "Fleet")]
     pub max_sim_time_ms: Option<f64>,
     /// Check the invariants of all engines at every moment: slow, for those who doubt the simulator [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Fleet")]
