@@ -71,7 +71,7 @@ pub struct GatewaySettings {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RoutingSettings {
-    /// How a worker is chosen: round-robin, random or kv [default: round-robin].
+    /// How a worker is chosen: round-robin, random, power-of-two, least-loaded or kv [default: round-robin].
     #[arg(long, value_name = "MODE", help_heading = "Routing")]
     pub router_mode: Option<RouterMode>,
     /// Blocks of prefill work that one cached block saves [default: 1].

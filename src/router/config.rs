@@ -17,6 +17,12 @@ pub enum RouterMode {
     RoundRobin,
     /// Any worker, by seed.
     Random,
+    /// Of two workers that are drawn the one with fewer requests in flight.
+    #[serde(alias = "power-of-two")]
+    PowerOfTwo,
+    /// The worker with the fewest requests in flight.
+    #[serde(alias = "least-loaded")]
+    LeastLoaded,
     /// The worker with the least cost: prefill work after cache overlap, plus decode load.
     #[serde(alias = "kv_router", alias = "kv-router")]
     Kv,
@@ -28,6 +34,8 @@ impl RouterMode {
         match self {
             RouterMode::RoundRobin => "round-robin",
             RouterMode::Random => "random",
+            RouterMode::PowerOfTwo => "power-of-two",
+            RouterMode::LeastLoaded => "least-loaded",
             RouterMode::Kv => "kv",
         }
     }
@@ -40,8 +48,10 @@ impl FromStr for RouterMode {
         match text.replace('_', "-").as_str() {
             "round-robin" => Ok(RouterMode::RoundRobin),
             "random" => Ok(RouterMode::Random),
+            "power-of-two" => Ok(RouterMode::PowerOfTwo),
+            "least-loaded" => Ok(RouterMode::LeastLoaded),
             "kv" | "kv-router" => Ok(RouterMode::Kv),
-            _ => Err("expected round-robin, random or kv".to_owned()),
+            _ => Err("expected round-robin, random, power-of-two, least-loaded or kv".to_owned()),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::router::explain::Pool;
 use crate::router::index::BlockIndex;
 use crate::router::load::LoadBook;
 use crate::router::policy::round_robin::RoundRobin;
-use crate::router::policy::{kv, random};
+use crate::router::policy::{in_flight, kv, random};
 use crate::router::queue::{RequestQueue, Waiting, score};
 use crate::time::{SimSpan, SimTime};
 
@@ -160,7 +160,7 @@ impl Router {
         };
         Ok(Router {
             rng: seed.rng(),
-            lean: config.router_mode != RouterMode::Kv,
+            lean: matches!(config.router_mode, RouterMode::RoundRobin | RouterMode::Random),
             config: config.for_pool(pool),
             block_size,
             pool,
@@ -344,7 +344,10 @@ impl Router {
     fn choose_blind(&mut self, candidates: usize) -> usize {
         match self.config.router_mode {
             RouterMode::Random => random::choose(candidates, &mut self.rng),
-            RouterMode::RoundRobin | RouterMode::Kv => self.round_robin.choose(candidates),
+            // The others look at loads, and never come here.
+            RouterMode::RoundRobin | RouterMode::PowerOfTwo | RouterMode::LeastLoaded | RouterMode::Kv => {
+                self.round_robin.choose(candidates)
+            }
         }
     }
 
@@ -389,6 +392,14 @@ impl Router {
         self.shared = shared;
         let chosen = match self.config.router_mode {
             RouterMode::RoundRobin | RouterMode::Random => self.choose_blind(terms.len()),
+            RouterMode::PowerOfTwo | RouterMode::LeastLoaded => {
+                let requests: Vec<u32> = terms.iter().map(|(_, terms)| terms.active_requests).collect();
+                if self.config.router_mode == RouterMode::PowerOfTwo {
+                    in_flight::of_two(&requests, &mut self.rng)
+                } else {
+                    in_flight::least(&requests, self.config.tie_break, &mut self.rng)
+                }
+            }
             RouterMode::Kv => kv::choose(&costs, self.config.router_temperature, self.config.tie_break, &mut self.rng),
         };
         self.costs = costs;

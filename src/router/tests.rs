@@ -357,7 +357,9 @@ fn pools_draw_apart_and_keep_their_own_turns() {
 
 #[test]
 fn decisions_are_explained_on_demand_in_every_mode() {
-    for mode in [RouterMode::RoundRobin, RouterMode::Random, RouterMode::Kv] {
+    for mode in
+        [RouterMode::RoundRobin, RouterMode::Random, RouterMode::PowerOfTwo, RouterMode::LeastLoaded, RouterMode::Kv]
+    {
         let config = RouterConfig { router_mode: mode, ..RouterConfig::default() };
         let mut router = Router::lean(config, 4).expect("a valid configuration");
         for worker in 0..2 {
@@ -400,4 +402,32 @@ fn bad_values_are_named() {
     assert!(serde_json::from_str::<RouterConfig>(r#"{"overlap_score_weight": 1.0}"#).is_err(), "an unknown key");
     let (first, _) = (sequence_hash(None, TokensHash(5)), tokens_hash(&[1]));
     assert_eq!(first, SequenceHash(5));
+}
+
+#[test]
+fn modes_by_load_count_requests_in_flight_and_leave_out_who_is_excluded() {
+    for mode in [RouterMode::LeastLoaded, RouterMode::PowerOfTwo] {
+        let config = RouterConfig { router_mode: mode, ..RouterConfig::default() };
+        let mut router = Router::lean(config, 4).expect("a valid configuration");
+        for worker in 0..3 {
+            router.handle(SimTime::ZERO, up(worker), &mut Vec::new());
+        }
+        let mut times = [0; 3];
+        for id in 0..30 {
+            let worker = route(&mut router, id, &[1, 2], &[]).expect("a worker").worker.0;
+            times[worker as usize] += 1;
+        }
+        match mode {
+            RouterMode::LeastLoaded => assert_eq!(times, [10, 10, 10]),
+            _ => assert!(times.iter().all(|times| (7..=13).contains(times)), "{times:?}"),
+        }
+        // All of one worker's requests end: it is the emptiest, and gets the next one, unless it failed it before.
+        for id in 0..30 {
+            router.handle(SimTime::ZERO, RouterInput::Ended(RequestId(id)), &mut Vec::new());
+        }
+        let first = route(&mut router, 50, &[1], &[0, 2]).expect("a worker").worker;
+        assert_eq!(first, WorkerId(1), "{mode:?}");
+        let second = route(&mut router, 51, &[1], &[0]).expect("a worker").worker;
+        assert_eq!(second, WorkerId(2), "{mode:?}: of the two that are left the idle one");
+    }
 }

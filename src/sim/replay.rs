@@ -128,7 +128,7 @@ pub fn replay_observed(
         Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     };
     // A router that explains itself knows overlaps that do not matter to its mode; results are the same without.
-    let asked_for_overlaps = config.explain && config.router.router_mode != RouterMode::Kv;
+    let hides_overlaps = config.router.router_mode != RouterMode::Kv;
     let mut now = SimTime::ZERO;
     let mut ticks = 0u64;
     let mut still = 0;
@@ -148,7 +148,7 @@ pub fn replay_observed(
                 still = 0;
             }
             if let WorldEvent::Routed { decision, .. } = &mut event
-                && asked_for_overlaps
+                && hides_overlaps
             {
                 (decision.overlap_blocks, decision.best_overlap_blocks) = (None, None);
             }

@@ -164,7 +164,7 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
             ("mocker", &["--nonsense"], "--nonsense"),
             ("mockfleet", &["mocker", "--speedup-ratio", "0"], "`speedup_ratio` is 0"),
             ("mockfleet", &["nonsense"], "nonsense"),
-            ("router", &["--router-mode", "best"], "expected round-robin, random or kv"),
+            ("router", &["--router-mode", "best"], "expected round-robin, random, power-of-two"),
             ("router", &["--router-temperature=-1"], "`router_temperature` is -1"),
             ("router", &["--worker-timeout-s=-1"], "`worker_timeout_s` is -1"),
             ("router", &["--workers", "ftp://somewhere:1"], "ftp://somewhere:1"),
@@ -194,7 +194,7 @@ fn wrong_usage_is_one_error_and_exit_code_2() {
                 &["t.jsonl", "--request-rate", "2", "--arrival-smoothness", "1"],
                 "`arrival_smoothness` belongs to",
             ),
-            ("replay", &["t.jsonl", "--router-mode", "best"], "expected round-robin, random or kv"),
+            ("replay", &["t.jsonl", "--router-mode", "best"], "expected round-robin, random, power-of-two"),
         ] {
             let run = lab.run(program, arguments).await;
             let error = run.error(2);
