@@ -54,7 +54,7 @@ fn bench(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(u64::from(2 * CHAIN_BLOCKS)));
     group.bench_function("store and remove 200 blocks", |bencher| {
         let fresh = chain(CHAINS + 1);
-        let removed = KvEventData::Removed { blocks: fresh.iter().map(|id| id.sequence).collect() };
+        let removed = KvEventData::Removed { blocks: fresh.iter().rev().map(|id| id.sequence).collect() };
         let stored = stored(&fresh);
         bencher.iter(|| {
             index.apply(WorkerId(3), &stored);

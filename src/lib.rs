@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod engine;
 pub mod ids;
+pub mod journal;
 pub mod live;
 pub mod measure;
 pub mod plot;

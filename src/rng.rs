@@ -5,13 +5,14 @@
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The generator that all random choices use.
 pub type Rng = Pcg64Mcg;
 
 /// A seed from which generators and further seeds derive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seed(pub u64);
 
 impl Seed {

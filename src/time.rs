@@ -43,6 +43,7 @@ impl SimSpan {
     pub const ZERO: SimSpan = SimSpan(0);
 
     /// A span from milliseconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    #[inline]
     pub fn from_ms(ms: f64) -> Self {
         SimSpan(ms_to_ns(ms))
     }
@@ -53,9 +54,13 @@ impl SimSpan {
     }
 }
 
+#[inline]
 fn ms_to_ns(ms: f64) -> u64 {
     // `as` saturates and maps NaN to zero, which is the documented behaviour.
-    (ms * NANOS_PER_MS).round() as u64
+    // Halves away from zero, as `round`, which is a call into the maths library on most machines.
+    let ns = ms * NANOS_PER_MS;
+    let whole = (ns as i64).max(0);
+    (whole as u64).saturating_add(u64::from(ns - whole as f64 >= 0.5))
 }
 
 impl Add<SimSpan> for SimTime {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::arrival::ArrivalSettings;
 use crate::cli::input::InputSettings;
+use crate::cli::journal::JournalSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, runtime, say, seconds};
 use crate::live::clock::unix_seconds;
@@ -57,6 +58,8 @@ pub struct LoadgenArgs {
     settings: LoadSettings,
     #[command(flatten)]
     input: InputSettings,
+    #[command(flatten)]
+    journal: JournalSettings,
 }
 
 #[derive(Debug, Subcommand)]
@@ -156,8 +159,9 @@ impl Program for LoadgenArgs {
         self.settings.arrival.exclude_from(&mut file);
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
+        let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        send_workload(&settings, &input)
+        send_workload(&settings, &input, &journal)
     }
 
     fn completions(&self) -> Option<Shell> {
@@ -217,7 +221,7 @@ impl LoadSettings {
     }
 }
 
-fn send_workload(settings: &LoadSettings, input: &InputSettings) -> Result<(), Failure> {
+fn send_workload(settings: &LoadSettings, input: &InputSettings, journal: &JournalSettings) -> Result<(), Failure> {
     let arrival = settings.arrival()?;
     let json = settings.json.unwrap_or(false);
     let config = LoadConfig {
@@ -255,10 +259,17 @@ fn send_workload(settings: &LoadSettings, input: &InputSettings) -> Result<(), F
             results.join(settings.name.clone().unwrap_or_else(|| plain_name(&workload_name, &facts.router_mode)));
         check_free(&folder, force).map_err(Failure::run)?;
         let home = ResultsHome::open(&results).map_err(Failure::run)?;
-        run(&config, facts, workload, stop.wait()).await.map(|result| (home, folder, result)).map_err(Failure::run)
+        let journal = journal.create()?;
+        let result = run(&config, facts, workload, journal.tape(), stop.wait()).await;
+        // A run that failed has a journal, too; its own error comes first.
+        let journaled = journal.finish();
+        result.map(|result| (home, folder, result, journaled)).map_err(Failure::run)
     });
-    let (_home, folder, result) = result?;
+    let (_home, folder, result, journaled) = result?;
     let facts = RunFacts {
+        virtual_time: false,
+        unfinished_requests: None,
+        reuse_bounds: None,
         workload: workload_name,
         router_mode: result.facts.router_mode.clone(),
         arrival_mode: arrival.name().to_owned(),
@@ -280,6 +291,7 @@ fn send_workload(settings: &LoadSettings, input: &InputSettings) -> Result<(), F
     for warning in &info.warnings {
         eprintln!("warning: {warning}");
     }
+    journaled?;
     if report.failed_requests + result.dropped > 0 && !settings.allow_failures.unwrap_or(false) {
         let first = result.records.iter().find_map(|record| match &record.outcome {
             Outcome::Failed { message, .. } => Some(message.as_str()),

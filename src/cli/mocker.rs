@@ -4,15 +4,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::engine::EngineSettings;
+use crate::cli::engine::{EngineSettings, TransferSettings};
+use crate::cli::journal::JournalSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, ratio, runtime, say, seconds, workers};
+use crate::engine::{EngineConfig, WorkerType};
 use crate::live::discovery::DiscoveryError;
-use crate::live::mocker::{MockerConfig, MockerError, start};
+use crate::live::mocker::{MockerConfig, MockerError, start_recorded};
 use crate::live::shutdown::StopSignal;
 use crate::trace::DEFAULT_VOCAB_TOKENS;
 
@@ -33,6 +35,10 @@ pub struct MockerArgs {
     fleet: FleetSettings,
     #[command(flatten)]
     engine: EngineSettings,
+    #[command(flatten)]
+    transfer: TransferSettings,
+    #[command(flatten)]
+    journal: JournalSettings,
 }
 
 /// What flags and file may set of a fleet.
@@ -54,6 +60,12 @@ pub struct FleetSettings {
     /// Keeps fleets apart: a router sees the workers of its own namespace [default: default].
     #[arg(long, value_name = "NAME", help_heading = "Fleet")]
     namespace: Option<String>,
+    /// What part of requests the workers serve: aggregated (all of it), prefill or decode [default: aggregated].
+    #[arg(long, value_name = "MODE", help_heading = "Fleet")]
+    disaggregation_mode: Option<DisaggregationMode>,
+    /// Seconds of wall clock that a prefill worker holds a prompt's blocks for a decode worker [default: 60].
+    #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Fleet")]
+    handoff_timeout_s: Option<f64>,
     /// Seconds of wall clock that running requests may go on after SIGINT or SIGTERM [default: 5].
     #[arg(long, value_parser = crate::cli::finite, value_name = "SECONDS", help_heading = "Fleet")]
     grace_s: Option<f64>,
@@ -68,23 +80,45 @@ pub struct FleetSettings {
     seed: Option<u64>,
 }
 
+/// Names of the parts that workers serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DisaggregationMode {
+    Aggregated,
+    Prefill,
+    Decode,
+}
+
 /// Sequence length that is announced if the engine has no limit.
 const ANNOUNCED_MODEL_LEN: u32 = 1 << 20;
 
 impl MockerArgs {
-    /// The fleet that is meant, checked.
-    pub fn resolve(self) -> Result<MockerConfig, Failure> {
+    /// The fleet that is meant, checked, and its journal.
+    pub fn resolve(self) -> Result<(MockerConfig, JournalSettings), Failure> {
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
         let fleet = file.layer(self.fleet).map_err(Failure::usage)?;
         let engine = file.layer(self.engine).map_err(Failure::usage)?;
+        let transfer = file.layer(self.transfer).map_err(Failure::usage)?;
+        let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
-        let num_workers = workers(fleet.num_workers)?;
+        let timeout = fleet.handoff_timeout_s.map(|_| "handoff_timeout_s");
+        if let (None | Some(DisaggregationMode::Aggregated), Some(key)) =
+            (fleet.disaggregation_mode, timeout.or(transfer.first_set()))
+        {
+            let message =
+                format!("`{key}` is about hand-offs, expected `disaggregation_mode` prefill or decode with it");
+            return Err(Failure::usage(message));
+        }
+        let mut engine_config = engine.resolve().map_err(Failure::usage)?;
+        transfer.apply(&mut engine_config);
+        engine_config.validate().map_err(Failure::usage)?;
+        let num_workers = workers("num_workers", fleet.num_workers)?;
         let vocab_tokens = fleet.vocab_tokens.unwrap_or(DEFAULT_VOCAB_TOKENS);
         if vocab_tokens < 2 {
             let message = format!("`vocab_tokens` is {vocab_tokens}, expected a whole number of at least 2");
             return Err(Failure::usage(message));
         }
-        Ok(MockerConfig {
+        let config = MockerConfig {
             num_workers,
             host: fleet.host.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             port: fleet.port.unwrap_or(50_051),
@@ -95,8 +129,20 @@ impl MockerArgs {
             announced_model_len: ANNOUNCED_MODEL_LEN,
             seed: fleet.seed.unwrap_or(0),
             grace: Duration::from_secs_f64(seconds("grace_s", fleet.grace_s.unwrap_or(5.0))?),
-            engine: engine.resolve().map_err(Failure::usage)?,
-        })
+            handoff_timeout: Duration::from_secs_f64(seconds(
+                "handoff_timeout_s",
+                fleet.handoff_timeout_s.unwrap_or(60.0),
+            )?),
+            engine: EngineConfig {
+                worker_type: match fleet.disaggregation_mode {
+                    None | Some(DisaggregationMode::Aggregated) => WorkerType::Aggregated,
+                    Some(DisaggregationMode::Prefill) => WorkerType::Prefill,
+                    Some(DisaggregationMode::Decode) => WorkerType::Decode,
+                },
+                ..engine_config
+            },
+        };
+        Ok((config, journal))
     }
 }
 
@@ -111,14 +157,23 @@ fn failure(error: MockerError) -> Failure {
 
 impl Program for MockerArgs {
     fn run(self) -> Result<(), Failure> {
-        let config = self.resolve()?;
+        let (config, journal) = self.resolve()?;
         runtime()?.block_on(async {
             let stop = StopSignal::install().map_err(Failure::run)?;
-            let fleet = start(&config).await.map_err(failure)?;
+            let journal = journal.create()?;
+            let fleet = start_recorded(&config, journal.tape()).await.map_err(failure)?;
             for (index, url) in fleet.urls().iter().enumerate() {
                 say(format_args!(
-                    "worker {index} at {url}: model {}, {} blocks of {} tokens, speedup {}\n",
-                    config.model, config.engine.num_gpu_blocks, config.engine.block_size, config.speedup_ratio
+                    "worker {index} at {url}: {}model {}, {} blocks of {} tokens, speedup {}\n",
+                    match config.engine.worker_type {
+                        WorkerType::Aggregated => "",
+                        WorkerType::Prefill => "prefill, ",
+                        WorkerType::Decode => "decode, ",
+                    },
+                    config.model,
+                    config.engine.num_gpu_blocks,
+                    config.engine.block_size,
+                    config.speedup_ratio
                 ));
             }
             stop.wait().await;
@@ -130,7 +185,7 @@ impl Program for MockerArgs {
                 format!("; the pacer woke {:.3} ms late at p50, {:.3} ms at p99 (wall clock)", late.median, late.p99)
             });
             eprintln!("stopped: {} requests finished, {} aborted{late}", summary.finished, summary.aborted);
-            Ok(())
+            journal.finish()
         })
     }
 

@@ -6,10 +6,14 @@
 
 pub mod arrival;
 pub mod engine;
+pub mod fleet;
 pub mod input;
+pub mod journal;
 pub mod loadgen;
 pub mod mocker;
 pub mod replay;
+pub mod replay_journal;
+pub mod replay_output;
 pub mod router;
 pub mod settings;
 pub mod timing;
@@ -136,9 +140,9 @@ pub(crate) fn seconds(key: &str, value: f64) -> Result<f64, Failure> {
 }
 
 /// Number of workers in one process; more are a slip of the finger.
-pub(crate) fn workers(value: Option<u32>) -> Result<u32, Failure> {
+pub(crate) fn workers(key: &str, value: Option<u32>) -> Result<u32, Failure> {
     match value.unwrap_or(1) {
         workers @ 1..=4096 => Ok(workers),
-        workers => Err(Failure::usage(format!("`num_workers` is {workers}, expected a whole number from 1 to 4096"))),
+        workers => Err(Failure::usage(format!("`{key}` is {workers}, expected a whole number from 1 to 4096"))),
     }
 }

@@ -1,24 +1,29 @@
 //! `replay`: fleet, router and load in virtual time.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser};
 use clap_complete::Shell;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::cli::arrival::ArrivalSettings;
 use crate::cli::engine::EngineSettings;
+use crate::cli::fleet::{EngineBlocks, EngineLayers, FleetSettings, ReplayEngineSettings};
 use crate::cli::input::InputSettings;
+use crate::cli::replay_journal::ReplayJournalArgs;
+use crate::cli::replay_output::OutputSettings;
 use crate::cli::router::RoutingSettings;
 use crate::cli::settings::SettingsFile;
-use crate::cli::{Failure, Program, say, workers};
-use crate::measure::{Report, RunFacts, summary_table, write_atomic, write_requests_csv};
+use crate::cli::{Failure, Program};
+use crate::measure::RunFacts;
+use crate::session::plan::ArrivalMode;
 use crate::session::workload::Workload;
-use crate::sim::requests_out::write_requests_jsonl;
-use crate::sim::{ReplayConfig, replay};
-use crate::trace::reuse_bounds;
+use crate::sim::{ReplayConfig, ReplayResult, replay_observed};
+use crate::time::{SimSpan, SimTime};
+use crate::trace::{ReuseBounds, reuse_bounds};
 
 /// Replay a trace in virtual time: the machines of `mocker`, `router` and `loadgen` without sockets and without waiting.
 ///
@@ -26,74 +31,98 @@ use crate::trace::reuse_bounds;
 #[derive(Debug, Parser)]
 #[command(name = "replay", version, max_term_width = 110, allow_negative_numbers = true)]
 pub struct ReplayArgs {
-    /// Read settings from a TOML or YAML file with the keys of the flags; flags win.
+    /// Read settings from a TOML, YAML or JSON file with the keys of the flags; flags win.
+    ///
+    /// Its relative paths start at its folder. The keys engine, prefill_engine and decode_engine hold engine keys for all
+    /// workers of a kind, or a list with those of each worker.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print completions for a shell and exit.
     #[arg(long, value_name = "SHELL", value_enum)]
     completions: Option<Shell>,
     #[command(flatten)]
-    input: InputSettings,
+    journal: ReplayJournalArgs,
     #[command(flatten)]
     settings: ReplaySettings,
+    #[command(flatten)]
+    input: InputSettings,
+    #[command(flatten)]
+    fleet: FleetSettings,
+    #[command(flatten)]
+    arrival: ArrivalSettings,
+    #[command(flatten)]
+    output: OutputSettings,
     #[command(flatten)]
     routing: RoutingSettings,
     #[command(flatten)]
     engine: EngineSettings,
+    #[command(flatten)]
+    replay_engine: ReplayEngineSettings,
 }
 
-/// What flags and file may set of a replay.
+/// What is replayed.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplaySettings {
     /// A Mooncake trace (JSON lines, also gzipped).
     #[arg(value_name = "TRACE")]
     trace: Option<PathBuf>,
-    /// Number of workers [default: 1].
-    #[arg(long, value_name = "N", help_heading = "Fleet")]
-    num_workers: Option<u32>,
-    #[command(flatten)]
-    #[serde(flatten)]
-    arrival: ArrivalSettings,
-    /// Write the report (JSON) here.
-    #[arg(long, value_name = "FILE", help_heading = "Results")]
-    report: Option<PathBuf>,
-    /// Write one line a request (CSV) here.
-    #[arg(long, value_name = "FILE", help_heading = "Results")]
-    requests_csv: Option<PathBuf>,
-    /// Write one line a request (JSON) here, with every admission and routing decision.
-    #[arg(long, value_name = "FILE", help_heading = "Results")]
-    requests_out: Option<PathBuf>,
-    /// Exit with 0 although requests failed.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
-    allow_failures: Option<bool>,
-    /// Print the report (JSON) on stdout, and nothing else.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Results")]
-    json: Option<bool>,
 }
 
 impl Program for ReplayArgs {
     fn run(self) -> Result<(), Failure> {
+        if let Some(replayed) = self.journal.run() {
+            return replayed;
+        }
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
-        self.settings.arrival.exclude_from(&mut file);
+        file.spread("router").map_err(Failure::usage)?;
+        let blocks = EngineBlocks::take(&mut file);
+        let written_arrival = written_arrival(&mut file, &self.arrival)?;
+        self.arrival.exclude_from(&mut file);
+        self.fleet.exclude_from(&mut file);
+        let typed_trace = self.settings.trace.is_some();
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let input = file.layer(self.input).map_err(Failure::usage)?;
+        let arrival = file.layer(self.arrival).map_err(Failure::usage)?;
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
-        let engine = file.layer(self.engine).map_err(Failure::usage)?;
+        let fleet = file.layer(self.fleet).map_err(Failure::usage)?;
+        let mut output = file.layer(self.output.clone()).map_err(Failure::usage)?;
+        output.beside(&file, self.output);
+        let flags = (self.engine, self.replay_engine);
+        let plain = (
+            file.layer(flags.0.clone()).map_err(Failure::usage)?,
+            file.layer(flags.1.clone()).map_err(Failure::usage)?,
+        );
+        let trace = settings.trace.map(|trace| if typed_trace { trace } else { file.beside(&trace) });
         file.finish().map_err(Failure::usage)?;
-        let Some(trace) = settings.trace.clone() else {
+        let Some(trace) = trace else {
             return Err(Failure::usage("no trace, expected `replay TRACE` or the key `trace`"));
         };
-        for path in [&settings.report, &settings.requests_csv, &settings.requests_out].into_iter().flatten() {
-            check_place(path)?;
-        }
-        let config = settings.resolve(&routing, &engine)?;
+        output.check()?;
+        let router = routing.resolve()?;
+        let arrival = match written_arrival {
+            Some(mode) => mode,
+            None => arrival.resolve(router.seed)?,
+        };
+        let config = ReplayConfig {
+            fleet: fleet.resolve(&blocks, &EngineLayers { plain, flags })?,
+            kv_event_lag: SimSpan::from_ms(at_least_zero("kv_event_lag_ms", fleet.kv_event_lag_ms)?.unwrap_or(0.0)),
+            max_sim_time: at_least_zero("max_sim_time_ms", fleet.max_sim_time_ms)?.map(SimTime::from_ms),
+            check: fleet.check.unwrap_or(false),
+            explain: output.explains(),
+            tell_steps: output.wants_steps(),
+            every_step: output.wants_every_step(),
+            seed: router.seed,
+            router,
+            arrival,
+        };
+        config.fleet.block_size().map_err(Failure::usage)?;
         let timed = config.arrival.needs_timestamps();
         let workload = Workload::from_trace(&trace, &input.resolve(), timed).map_err(Failure::run)?;
         for note in &workload.notes {
             eprintln!("note: {note}");
         }
-        settings.replay(&config, &workload)
+        run(&config, &workload, &output)
     }
 
     fn completions(&self) -> Option<Shell> {
@@ -101,82 +130,96 @@ impl Program for ReplayArgs {
     }
 }
 
-impl ReplaySettings {
-    fn resolve(&self, routing: &RoutingSettings, engine: &EngineSettings) -> Result<ReplayConfig, Failure> {
-        let num_workers = workers(self.num_workers)?;
-        let engine = engine.resolve().map_err(Failure::usage)?;
-        let router = routing.resolve()?;
-        let arrival = self.arrival.resolve(router.seed)?;
-        let seed = router.seed;
-        Ok(ReplayConfig::aggregated(vec![engine; num_workers as usize], router, arrival, seed))
+/// The arrivals of a file that has them as an object, `{"mode": "concurrency", "concurrency": 32}`; flags take their place.
+fn written_arrival(file: &mut SettingsFile, flags: &ArrivalSettings) -> Result<Option<ArrivalMode>, Failure> {
+    let Some(value) = file.take("arrival") else { return Ok(None) };
+    if *flags != ArrivalSettings::default() {
+        return Ok(None);
     }
+    let mut fields = value.clone();
+    // The reference's cases say it in every mode; it divides timestamps, and there are none in the others.
+    if let Value::Object(fields) = &mut fields
+        && fields.get("mode").is_some_and(|mode| mode != "timestamps")
+    {
+        fields.retain(|key, value| !(key == "speedup_ratio" && value.as_f64() == Some(1.0)));
+    }
+    let mode: ArrivalMode =
+        serde_json::from_value(fields).map_err(|error| Failure::usage(file.value_error("arrival", &value, error)))?;
+    mode.validate().map_err(|error| Failure::usage(file.value_error("arrival", &value, error)))?;
+    Ok(Some(mode))
+}
 
-    fn replay(&self, config: &ReplayConfig, workload: &Workload) -> Result<(), Failure> {
-        let bar = match std::io::stderr().is_terminal() {
-            true => ProgressBar::new(workload.items.len() as u64),
-            false => ProgressBar::hidden(),
-        };
-        let style = ProgressStyle::with_template("{pos}/{len} requests {wide_bar} {elapsed} gone, {eta} left");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let result = replay(config, workload, |ended| bar.set_position(ended)).map_err(Failure::run)?;
-        bar.finish_and_clear();
-        let facts = RunFacts {
-            workload: workload.name.clone(),
-            router_mode: config.router.router_mode.name().to_owned(),
-            arrival_mode: config.arrival.name().to_owned(),
-            concurrency: config.arrival.concurrency().map(u64::from),
-            seed: config.seed,
-            speedup_ratio: 1.0,
-            prefix_cache_reused_tokens: Some(result.reused_tokens_max),
-            warnings: workload.notes.clone(),
-        };
-        let report = Report::build(&result.records, &result.itl, &facts);
-        if let Some(path) = &self.report {
-            write_atomic(path, report.to_json().as_bytes()).map_err(Failure::run)?;
+/// A time that may not be negative.
+fn at_least_zero(key: &str, value: Option<f64>) -> Result<Option<f64>, Failure> {
+    match value.filter(|value| !(0.0..=1e13).contains(value)) {
+        Some(value) => {
+            Err(Failure::usage(format!("`{key}` is {value}, expected milliseconds from 0 to 10000000000000")))
         }
-        if let Some(path) = &self.requests_csv {
-            write_requests_csv(path, &result.records).map_err(Failure::run)?;
-        }
-        if let Some(path) = &self.requests_out {
-            let mut lines = Vec::new();
-            let session = |session: u32| workload.sessions.get(session as usize)?.session_id.as_deref();
-            write_requests_jsonl(&result.lives, session, &mut lines).map_err(Failure::run)?;
-            write_atomic(path, &lines).map_err(Failure::run)?;
-        }
-        if self.json.unwrap_or(false) {
-            say(report.to_json())
-        } else {
-            say(summary_table(&report));
-            say(reference_lines(config, workload));
-        }
-        if report.failed_requests > 0 && !self.allow_failures.unwrap_or(false) {
-            let (failed, all) = (report.failed_requests, report.num_requests);
-            return Err(Failure::run(format!("{failed} of {all} requests failed")));
-        }
-        Ok(())
+        None => Ok(value),
     }
+}
+
+fn run(config: &ReplayConfig, workload: &Workload, output: &OutputSettings) -> Result<(), Failure> {
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new(workload.items.len() as u64),
+        false => ProgressBar::hidden(),
+    };
+    let style = ProgressStyle::with_template("{pos}/{len} requests {wide_bar} {elapsed} gone, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut streams = output.open(config)?;
+    let progress = |ended| bar.set_position(ended);
+    let result = if streams.is_empty() {
+        replay_observed(config, workload, progress, |_, _| {})
+    } else {
+        replay_observed(config, workload, progress, |at, event| streams.hear(at, event))
+    };
+    let result = result.map_err(Failure::run)?;
+    bar.finish_and_clear();
+    streams.finish(&result)?;
+    let mut warnings = workload.notes.clone();
+    warnings.extend(run_warnings(config, &result));
+    let bounds = fleet_bounds(config, workload);
+    let facts = RunFacts {
+        workload: workload.name.clone(),
+        router_mode: config.router.router_mode.name().to_owned(),
+        arrival_mode: config.arrival.name().to_owned(),
+        concurrency: config.arrival.concurrency().map(u64::from),
+        seed: config.seed,
+        speedup_ratio: 1.0,
+        prefix_cache_reused_tokens: Some(result.reused_tokens_max),
+        unfinished_requests: Some(result.unfinished),
+        virtual_time: true,
+        reuse_bounds: Some((bounds.infinite_ratio(), bounds.belady_ratio())),
+        warnings,
+    };
+    output.write(&facts, workload, &result)
+}
+
+/// What readers of this run's figures should know.
+fn run_warnings(config: &ReplayConfig, result: &ReplayResult) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (clamped, steps) = result.clamped_steps;
+    if clamped > 0 {
+        warnings.push(format!(
+            "{clamped} of {steps} steps ({:.2} %) lie outside the timing profile's tables and are timed as at their edge",
+            100.0 * clamped as f64 / steps as f64
+        ));
+    }
+    if let Some(at) = config.max_sim_time.filter(|_| result.unfinished > 0) {
+        warnings.push(format!(
+            "stopped at {at} of simulated time (max_sim_time_ms): {} requests had not come or not ended, and are in no figure",
+            result.unfinished
+        ));
+    }
+    warnings
 }
 
 /// How much of the prompts a perfect router could reuse: with one cache that never forgets, and with one of the whole
 /// fleet's size that evicts what is needed last.
-fn reference_lines(config: &ReplayConfig, workload: &Workload) -> String {
+fn fleet_bounds(config: &ReplayConfig, workload: &Workload) -> ReuseBounds {
     let caches = config.fleet.prefill_workers();
     let block_size = caches.first().map_or(1, |engine| engine.block_size);
     let capacity_blocks =
         caches.iter().map(|engine| u64::from(engine.num_gpu_blocks) * u64::from(engine.dp_size)).sum();
-    let bounds = reuse_bounds(workload.items.iter().map(|item| &item.prompt), block_size, capacity_blocks);
-    format!(
-        "reuse ratio at best: {:.4} with one infinite cache, {:.4} with one of {capacity_blocks} blocks and Belady eviction\n",
-        bounds.infinite_ratio(),
-        bounds.belady_ratio()
-    )
-}
-
-/// Fails if a file cannot be there, which is better known before the replay than after it.
-fn check_place(path: &Path) -> Result<(), Failure> {
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    if path.is_dir() {
-        return Err(Failure::run(format!("{}: is a folder, expected a file", path.display())));
-    }
-    if parent.is_dir() { Ok(()) } else { Err(Failure::run(format!("{}: no such folder", parent.display()))) }
+    reuse_bounds(workload.items.iter().map(|item| &item.prompt), block_size, capacity_blocks)
 }

@@ -8,10 +8,11 @@ use clap::{Args, Parser};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::journal::JournalSettings;
 use crate::cli::settings::SettingsFile;
 use crate::cli::{Failure, Program, runtime, say, seconds};
 use crate::live::discovery::{DiscoveryError, parse_worker_list};
-use crate::live::gateway::{GatewayConfig, GatewayError, start};
+use crate::live::gateway::{GatewayConfig, GatewayError, start_recorded};
 use crate::live::shutdown::StopSignal;
 use crate::router::{QueuePolicy, RouterConfig, RouterMode, TieBreak};
 
@@ -35,6 +36,8 @@ pub struct RouterArgs {
     settings: GatewaySettings,
     #[command(flatten)]
     routing: RoutingSettings,
+    #[command(flatten)]
+    journal: JournalSettings,
 }
 
 /// What flags and file may set of the server.
@@ -151,14 +154,15 @@ impl RoutingSettings {
 }
 
 impl RouterArgs {
-    /// The router that is meant, checked.
-    pub fn resolve(self) -> Result<GatewayConfig, Failure> {
+    /// The router that is meant, checked, and its journal.
+    pub fn resolve(self) -> Result<(GatewayConfig, JournalSettings), Failure> {
         let mut file = SettingsFile::read(self.config.as_deref()).map_err(Failure::usage)?;
         let settings = file.layer(self.settings).map_err(Failure::usage)?;
         let routing = file.layer(self.routing).map_err(Failure::usage)?;
+        let journal = file.layer(self.journal).map_err(Failure::usage)?;
         file.finish().map_err(Failure::usage)?;
         let host = settings.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        Ok(GatewayConfig {
+        let config = GatewayConfig {
             router: routing.resolve()?,
             address: SocketAddr::new(host, settings.port.unwrap_or(8000)),
             namespace: settings.namespace.unwrap_or_else(|| "default".to_owned()),
@@ -169,7 +173,8 @@ impl RouterArgs {
                 settings.worker_timeout_s.unwrap_or(5.0),
             )?),
             grace: Duration::from_secs_f64(seconds("grace_s", settings.grace_s.unwrap_or(5.0))?),
-        })
+        };
+        Ok((config, journal))
     }
 }
 
@@ -182,10 +187,11 @@ fn failure(error: GatewayError) -> Failure {
 
 impl Program for RouterArgs {
     fn run(self) -> Result<(), Failure> {
-        let config = self.resolve()?;
+        let (config, journal) = self.resolve()?;
         runtime()?.block_on(async {
             let stop = StopSignal::install().map_err(Failure::run)?;
-            let gateway = start(&config).await.map_err(failure)?;
+            let journal = journal.create()?;
+            let gateway = start_recorded(&config, journal.tape()).await.map_err(failure)?;
             let workers = gateway.backend().gate().workers();
             say(format_args!(
                 "router at http://{}: mode {}, {} workers\n",
@@ -199,7 +205,7 @@ impl Program for RouterArgs {
             stop.wait().await;
             eprintln!("stopping: requests in flight have {} s", config.grace.as_secs_f64());
             gateway.stop().await;
-            Ok(())
+            journal.finish()
         })
     }
 

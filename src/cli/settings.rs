@@ -1,6 +1,6 @@
 //! A configuration file below the flags: the same keys, and flags win.
 //!
-//! Files are TOML or YAML (by their ending), keys may be written with `_` or `-`. A program's settings are structs of
+//! Files are TOML, YAML or JSON (by their ending), keys may be written with `_` or `-`. A program's settings are structs of
 //! optional fields; each takes its own keys from the file ([`SettingsFile::layer`]), and what nobody took is an error
 //! ([`SettingsFile::finish`]).
 
@@ -23,7 +23,7 @@ pub enum SettingsError {
         cause: std::io::Error,
     },
     /// Its name says nothing about its format.
-    #[error("{}: unknown kind of configuration file, expected a name that ends in .toml, .yaml or .yml", path.display())]
+    #[error("{}: unknown kind of configuration file, expected a name that ends in .toml, .yaml, .yml or .json", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
@@ -106,7 +106,7 @@ impl SettingsFile {
             .map_err(|cause| SettingsError::Unreadable { path: path.to_owned(), cause })?;
         let mut file = SettingsFile { path: path.to_owned(), text, ..Self::default() };
         for (written, value) in parse(path, &file.text)? {
-            let key = own_name(&written.replace('-', "_"));
+            let key = Self::own_key(&written);
             if let Some((_, first, _)) = file.left.iter().find(|(known, ..)| *known == key) {
                 // The parser's order need not be the file's.
                 let mut both = [(file.line_of(first), first.clone()), (file.line_of(&written), written)];
@@ -134,7 +134,7 @@ impl SettingsFile {
             let alone = Value::Object(Map::from_iter([(key.clone(), value.clone())]));
             if let Err(error) = serde_json::from_value::<T>(alone) {
                 let line = self.line_of(&written);
-                let (path, problem) = (self.path.clone(), in_words(&error.to_string()));
+                let (path, problem) = (self.path.clone(), Self::in_words(&error.to_string()));
                 return Err(SettingsError::Value { path, line, key: written, value: value.to_string(), problem });
             }
             merged.insert(key, value);
@@ -143,6 +143,72 @@ impl SettingsFile {
         // Every key was read on its own before.
         serde_json::from_value(Value::Object(merged))
             .map_err(|error| SettingsError::Syntax { path: self.path.clone(), problem: error.to_string() })
+    }
+
+    /// The file, or an empty path without one.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes a key that has values of its own below it.
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.known.push(key.to_owned());
+        let at = self.left.iter().position(|(known, ..)| known == key)?;
+        Some(self.left.remove(at).2)
+    }
+
+    /// Lets what stands below a key stand beside it: `{"router": {"a": 1}}` is `{"a": 1}`.
+    pub fn spread(&mut self, key: &str) -> Result<(), SettingsError> {
+        match self.take(key) {
+            None => Ok(()),
+            Some(Value::Object(below)) => {
+                for (written, value) in below {
+                    let own = Self::own_key(&written);
+                    if let Some((_, first, _)) = self.left.iter().find(|(known, ..)| *known == own) {
+                        let (path, line, first) = (self.path.clone(), self.line_of(key), first.clone());
+                        return Err(SettingsError::Twice { path, line, key: format!("{key}.{written}"), first });
+                    }
+                    self.left.push((own, written, value));
+                }
+                Ok(())
+            }
+            Some(other) => {
+                let (path, line, key) = (self.path.clone(), self.line_of(key), key.to_owned());
+                let problem = "expected keys with values".to_owned();
+                Err(SettingsError::Value { path, line, key, value: other.to_string(), problem })
+            }
+        }
+    }
+
+    /// An error about the value of a key.
+    pub fn value_error(&self, key: &str, value: &Value, problem: impl ToString) -> SettingsError {
+        SettingsError::Value {
+            path: self.path.clone(),
+            line: self.line_of(key),
+            key: key.to_owned(),
+            value: value.to_string(),
+            problem: Self::in_words(&problem.to_string()),
+        }
+    }
+
+    /// A path as the file means it: a relative one starts at the file's folder.
+    pub fn beside(&self, path: &Path) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    /// Our name of a key, however it is written.
+    pub fn own_key(written: &str) -> String {
+        let key = written.replace('-', "_");
+        ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key.clone(), |(_, own)| (*own).to_owned())
+    }
+
+    /// The parser's message without the names of our types.
+    pub fn in_words(problem: &str) -> String {
+        let words =
+            [("u16", "a whole number"), ("u32", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
+        words.iter().fold(problem.to_owned(), |text, (name, word)| {
+            text.replace(&format!("expected {name}"), &format!("expected {word}"))
+        })
     }
 
     /// Of two keys that exclude each other, leaves the one out whose counterpart was given as a flag.
@@ -163,7 +229,16 @@ impl SettingsFile {
             let key = line.split(['=', ':']).next().unwrap_or_default();
             key.trim().trim_matches(['"', '\'']) == written
         };
-        1 + self.text.lines().position(holds).unwrap_or(0)
+        // In JSON, and below another key, it may stand within a line.
+        let mentions = |line: &str| {
+            line.match_indices(written).any(|(at, _)| {
+                let word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+                let (before, after) = (&line[..at], &line[at + written.len()..]);
+                !before.ends_with(word) && after.trim_start_matches(['"', '\'']).trim_start().starts_with([':', '='])
+            })
+        };
+        let line = self.text.lines().position(holds).or_else(|| self.text.lines().position(mentions));
+        1 + line.unwrap_or(0)
     }
 }
 
@@ -183,18 +258,6 @@ const ALIASES: [(&str, &str); 13] = [
     ("requests", "num_requests"),
     ("num_prefix_prompts", "num_prefix_groups"),
 ];
-
-/// The parser's message without the names of our types.
-fn in_words(problem: &str) -> String {
-    let words = [("u16", "a whole number"), ("u32", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
-    words.iter().fold(problem.to_owned(), |text, (name, word)| {
-        text.replace(&format!("expected {name}"), &format!("expected {word}"))
-    })
-}
-
-fn own_name(key: &str) -> String {
-    ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| own).to_owned()
-}
 
 fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
     let syntax =
@@ -221,6 +284,15 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, SettingsError> {
                 return Err(not_finite(key.as_str().unwrap_or("a key")));
             }
             yaml_serde::from_value(value).map_err(|error| syntax(error.to_string()))?
+        }
+        Some("json") => {
+            let value: yaml_serde::Value = serde_json::from_str(text).map_err(|error| SettingsError::Malformed {
+                path: path.to_owned(),
+                line: error.line(),
+                column: error.column(),
+                problem: error.to_string(),
+            })?;
+            serde_json::to_value(value).map_err(|error| syntax(error.to_string()))?
         }
         _ => return Err(SettingsError::Kind { path: path.to_owned() }),
     };

@@ -256,8 +256,24 @@ fn missing(key: &'static str, expected: &'static str) -> ConfigError {
 }
 
 impl TimingSettings {
-    /// The model that is meant, checked.
-    pub fn resolve(&self) -> Result<TimingModel, TimingError> {
+    /// True if a model, or a value of one, is set.
+    pub fn names_a_model(&self) -> bool {
+        let values = [
+            self.prefill_ms,
+            self.decode_ms,
+            self.base_ms,
+            self.prefill_token_us,
+            self.decode_sequence_us,
+            self.kv_token_read_ns,
+            self.chunk_context_ns,
+            self.saturating_ms,
+            self.saturating_tokens,
+        ];
+        self.timing_model.is_some() || values.iter().any(Option::is_some)
+    }
+
+    /// The model that is meant, checked. A relative path to a profile starts at `folder`.
+    pub fn resolve(&self, folder: &Path) -> Result<TimingModel, TimingError> {
         let fixed = [("prefill_ms", self.prefill_ms), ("decode_ms", self.decode_ms)];
         let step = [
             ("base_ms", self.base_ms),
@@ -297,7 +313,7 @@ impl TimingSettings {
                 saturating_tokens: self.saturating_tokens.unwrap_or(0.0),
             }),
             _ => match &self.timing_model {
-                Some(spec) => return spec.resolve(Path::new("")),
+                Some(spec) => return spec.resolve(folder),
                 None => TimingModel::Polynomial,
             },
         };

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::hash::{BlockId, Chain, SequenceBlocks};
+use crate::engine::events::RemovedBlocks;
+use crate::engine::hash::{Chain, SequenceBlocks};
 use crate::ids::SequenceHash;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -202,7 +203,7 @@ impl BlockPool {
         hits: u32,
         fresh: u32,
         held: &mut HeldBlocks,
-        removed: &mut Vec<SequenceHash>,
+        removed: &mut RemovedBlocks,
     ) -> bool {
         let mut found = std::mem::take(&mut self.scratch);
         found.clear();
@@ -333,32 +334,31 @@ impl BlockPool {
     /// Forgets all inactive blocks.
     pub fn clear_inactive(&mut self) {
         let report = std::mem::replace(&mut self.report_removed, false);
-        self.evict(self.inactive, &mut Vec::new());
+        self.evict(self.inactive, &mut RemovedBlocks::default());
         self.report_removed = report;
     }
 
     /// Takes `blocks` inactive blocks out of list and map, oldest first; the caller made sure that there are so many.
-    fn evict(&mut self, mut blocks: u32, removed: &mut Vec<SequenceHash>) {
+    fn evict(&mut self, mut blocks: u32, removed: &mut RemovedBlocks) {
         while blocks > 0 {
             let index = self.oldest;
             let run = &self.runs[index as usize];
             let taken = blocks.min(run.blocks);
-            let (first, end) = (run.start as usize, (run.start + run.blocks) as usize);
+            let (first, end) = (run.start as usize, run.start + run.blocks);
             match run.kind {
                 Kind::Primary => {
                     if run.blocks == taken {
                         self.by_first.remove(&run.chain[first].sequence);
                     }
                     if run.has_copies {
-                        let gone: Vec<BlockId> = run.chain[end - taken as usize..end].to_vec();
-                        for block in gone.iter().rev() {
-                            if !self.promote_copy(block.sequence) && self.report_removed {
-                                removed.push(block.sequence);
+                        let chain = run.chain.clone();
+                        for at in (end - taken..end).rev() {
+                            if !self.promote_copy(chain[at as usize].sequence) && self.report_removed {
+                                removed.push(&chain, at, at + 1);
                             }
                         }
                     } else if self.report_removed {
-                        let gone = &run.chain[end - taken as usize..end];
-                        removed.extend(gone.iter().rev().map(|block| block.sequence));
+                        removed.push(&run.chain, end - taken, end);
                     }
                 }
                 Kind::Copy => {

@@ -5,6 +5,7 @@
 //! of these steps ends and wants to be woken at the end of the last. What arrives before cuts the row short: the step
 //! that is under way at that moment becomes the last, and the state is what it would be had each step been taken alone.
 
+use crate::engine::config::EngineConfig;
 use crate::engine::machine::{Engine, TokenGap};
 use crate::engine::timing::DecodeBatch;
 use crate::time::{SimSpan, SimTime};
@@ -33,17 +34,22 @@ impl Engine {
         if steps == 0 {
             return first_end;
         }
+        let decode = self.plan.decode;
+        let next = DecodeBatch {
+            context_tokens: decode.context_tokens + u64::from(decode.sequences),
+            pool_tokens: self.pool_tokens(),
+            ..decode
+        };
         let mut end = first_end;
-        let mut decode = self.plan.decode;
-        self.coast.ends.push(end);
-        self.coast.clamped.push(false);
-        for _ in 0..steps {
-            decode = DecodeBatch { context_tokens: decode.context_tokens + u64::from(decode.sequences), ..decode };
-            let time = self.time(decode);
+        let EngineConfig { speedup_ratio, decode_speedup_ratio, .. } = self.config;
+        let Coast { ends, clamped } = &mut self.coast;
+        ends.push(end);
+        clamped.push(false);
+        self.config.timing_model.decode_row(next, steps, speedup_ratio, decode_speedup_ratio, |time| {
             end += time.span;
-            self.coast.ends.push(end);
-            self.coast.clamped.push(time.clamped);
-        }
+            ends.push(end);
+            clamped.push(time.clamped);
+        });
         end
     }
 

@@ -142,7 +142,7 @@ impl Default for EngineConfig {
             kv_transfer_bytes_per_token: None,
             kv_transfer_bandwidth: None,
             kv_transfer_timing_mode: KvTransferTimingMode::FullPrompt,
-            free_decode_recompute: false,
+            free_decode_recompute: true,
             emit_kv_token_ids: false,
         }
     }

@@ -6,7 +6,7 @@
 //! prompt is computed; the sequence leaves the batch and holds its blocks for the hand-off.
 
 use crate::engine::config::WorkerType;
-use crate::engine::events::KvEventData;
+use crate::engine::events::{KvEventData, RemovedBlocks};
 use crate::engine::machine::Engine;
 use crate::engine::messages::{EngineOutput, Timed};
 use crate::engine::schedule::Emitted;
@@ -49,7 +49,7 @@ impl Engine {
             let Some(victim) = self.victim() else { return };
             self.preempt(victim, now, out);
         };
-        let mut removed = Vec::new();
+        let mut removed = RemovedBlocks::default();
         for slot in &ready {
             let blocks = self.lookahead_blocks(*slot);
             // The sum fits, so each of them does.

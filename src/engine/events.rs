@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::engine::hash::{BlockId, Chain};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::hash::{BlockId, Chain, SequenceBlocks};
 use crate::ids::{SequenceHash, TokensHash};
 
 /// One change of an engine's cache. Numbers count from 0 for each engine, without gaps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvEvent {
     /// Position in the engine's stream of events.
     pub event_id: u64,
@@ -15,7 +17,8 @@ pub struct KvEvent {
 }
 
 /// The change itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KvEventData {
     /// Blocks became reusable; they follow one another, the first continues `parent`.
     Stored {
@@ -27,7 +30,7 @@ pub enum KvEventData {
     /// The last copy of each of these blocks was evicted.
     Removed {
         /// The evicted blocks.
-        blocks: Vec<SequenceHash>,
+        blocks: RemovedBlocks,
     },
     /// The cache was emptied.
     Cleared,
@@ -50,14 +53,34 @@ pub struct StoredBlocks {
     chain: Chain,
     from: u32,
     to: u32,
+    /// Blocks of the sequence before those of `chain`; empty if the chain is the sequence's start, or they are not told.
+    before: Chain,
+    /// Identities were made by this library, so they are what [`crate::engine::hash`] makes of the tokens.
+    hashed_here: bool,
     /// Tokens of each block; empty if they are not told.
     token_ids: Vec<Arc<[u32]>>,
 }
 
 impl StoredBlocks {
-    /// Blocks `from` to `to` of `chain`, with the tokens of each or with none.
-    pub fn of_chain(chain: Chain, from: u32, to: u32, token_ids: Vec<Arc<[u32]>>) -> Self {
-        StoredBlocks { chain, from, to, token_ids }
+    /// Blocks `from` to `to` of `chain`, with the tokens of each or with none. `before`: the blocks of the sequence before
+    /// those of the chain, or none.
+    pub fn of_chain(chain: Chain, from: u32, to: u32, before: Chain, token_ids: Vec<Arc<[u32]>>) -> Self {
+        StoredBlocks { chain, from, to, before, hashed_here: true, token_ids }
+    }
+
+    /// True if the names of the blocks are known to be the identities that [`crate::engine::hash`] gives them.
+    pub fn hashed_here(&self) -> bool {
+        self.hashed_here
+    }
+
+    /// The chain that they are in, and where in it they start.
+    pub fn chain(&self) -> (&Chain, u32) {
+        (&self.chain, self.from)
+    }
+
+    /// What is known of their sequence, up to their last one.
+    pub fn path(&self) -> SequenceBlocks<'_> {
+        SequenceBlocks { prompt: &self.before, grown: &self.chain[..self.to as usize] }
     }
 
     /// Their identities.
@@ -95,7 +118,14 @@ impl FromIterator<StoredBlock> for StoredBlocks {
         if token_ids.iter().all(|tokens| tokens.is_empty()) {
             token_ids.clear();
         }
-        StoredBlocks { to: ids.len() as u32, chain: ids.into(), from: 0, token_ids }
+        StoredBlocks {
+            to: ids.len() as u32,
+            chain: ids.into(),
+            from: 0,
+            before: Chain::default(),
+            hashed_here: false,
+            token_ids,
+        }
     }
 }
 
@@ -106,3 +136,82 @@ impl PartialEq for StoredBlocks {
 }
 
 impl Eq for StoredBlocks {}
+
+/// Evicted blocks, in the order of their eviction.
+#[derive(Clone, Debug, Default)]
+pub struct RemovedBlocks(Vec<RemovedPart>);
+
+/// Some of the evicted blocks.
+#[derive(Clone, Debug)]
+pub enum RemovedPart {
+    /// Blocks `from` to `to` of a chain, the last one first.
+    Stretch {
+        /// The chain.
+        chain: Chain,
+        /// The block evicted last.
+        from: u32,
+        /// Behind the block evicted first.
+        to: u32,
+    },
+    /// One block.
+    Block(SequenceHash),
+}
+
+impl RemovedBlocks {
+    /// Blocks `from` to `to` of `chain` were evicted, the last one first.
+    pub fn push(&mut self, chain: &Chain, from: u32, to: u32) {
+        match self.0.last_mut() {
+            Some(RemovedPart::Stretch { chain: last, from: end, .. }) if *end == to && Arc::ptr_eq(last, chain) => {
+                *end = from;
+            }
+            _ => self.0.push(RemovedPart::Stretch { chain: chain.clone(), from, to }),
+        }
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The blocks in stretches.
+    pub fn parts(&self) -> &[RemovedPart] {
+        &self.0
+    }
+
+    /// The blocks one by one.
+    pub fn iter(&self) -> impl Iterator<Item = SequenceHash> {
+        self.0.iter().flat_map(|part| {
+            let (stretch, block): (&[BlockId], _) = match part {
+                RemovedPart::Stretch { chain, from, to } => (&chain[*from as usize..*to as usize], None),
+                RemovedPart::Block(block) => (&[], Some(*block)),
+            };
+            stretch.iter().rev().map(|id| id.sequence).chain(block)
+        })
+    }
+}
+
+impl FromIterator<SequenceHash> for RemovedBlocks {
+    fn from_iter<T: IntoIterator<Item = SequenceHash>>(blocks: T) -> Self {
+        RemovedBlocks(blocks.into_iter().map(RemovedPart::Block).collect())
+    }
+}
+
+impl Serialize for RemovedBlocks {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for RemovedBlocks {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<SequenceHash>::deserialize(deserializer).map(Self::from_iter)
+    }
+}
+
+impl PartialEq for RemovedBlocks {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for RemovedBlocks {}

@@ -4,10 +4,12 @@
 //! that have work do, and the step ends for all when the slowest is done. Engines are numbered through, worker by worker
 //! and rank by rank ([`targets`]); with one rank a worker that number is the worker's.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::config::{ConfigError, EngineConfig};
+use crate::engine::deadlines::Deadlines;
 use crate::engine::machine::{Engine, EngineDetail, TokenGap};
 use crate::engine::messages::{EngineInput, EngineOutput, Timed};
 use crate::engine::stats::EngineStats;
@@ -20,7 +22,7 @@ pub fn targets(configs: &[EngineConfig]) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// Something that arrives at one worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FleetInput {
     /// Which worker.
     pub worker: WorkerId,
@@ -29,7 +31,7 @@ pub struct FleetInput {
 }
 
 /// Something that one worker says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FleetOutput {
     /// When.
     pub at: SimTime,
@@ -56,9 +58,7 @@ pub struct Fleet {
     ranks: Vec<Ranks>,
     /// By engine.
     worker_of: Vec<u32>,
-    /// Which worker wants to be woken when; one entry a worker at most.
-    deadlines: BTreeSet<(SimTime, u32)>,
-    listed: Vec<Option<SimTime>>,
+    deadlines: Deadlines,
     scratch: Vec<Timed<EngineOutput>>,
 }
 
@@ -82,10 +82,9 @@ impl Fleet {
         }
         Ok(Fleet {
             worker_of: targets(configs).map(|(worker, _)| worker).collect(),
-            listed: vec![None; ranks.len()],
+            deadlines: Deadlines::new(ranks.len()),
             engines,
             ranks,
-            deadlines: BTreeSet::new(),
             scratch: Vec::new(),
         })
     }
@@ -124,20 +123,20 @@ impl Fleet {
     }
 
     /// Hands over the waits between tokens of all engines that have at least `at_least` of them to tell.
-    pub fn drain_gaps(&mut self, at_least: usize, mut hear: impl FnMut(TokenGap)) {
+    pub fn drain_gaps(&mut self, at_least: usize, mut hear: impl FnMut(&[TokenGap])) {
         for engine in self.engines.iter_mut().filter(|engine| engine.gaps() >= at_least) {
-            engine.drain_gaps().for_each(&mut hear);
+            hear(engine.drain_gaps().as_slice());
         }
     }
 
     /// When the first engine wants to be woken.
     pub fn next_deadline(&self) -> Option<SimTime> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.first()
     }
 
     /// Lets time pass up to `to`, inclusive, worker by worker in the order of their deadlines.
     pub fn advance(&mut self, to: SimTime, out: &mut Vec<FleetOutput>) {
-        while let Some((at, worker)) = self.deadlines.first().copied().filter(|(at, _)| *at <= to) {
+        while let Some((at, worker)) = self.deadlines.first_worker().filter(|(at, _)| *at <= to) {
             self.complete(worker, at, out);
             self.start(worker, at, out);
             self.list(worker);
@@ -151,7 +150,8 @@ impl Fleet {
 
     /// Workers whose steps are due to end at `now`, lowest first; see [`complete_step`](Self::complete_step).
     pub fn due_steps(&self, now: SimTime) -> Vec<u32> {
-        let due = self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker);
+        let due = |from| self.deadlines.next_due(now, from);
+        let due = std::iter::successors(due(0), |before| due(before + 1));
         due.filter(|worker| self.engines[self.ranks[*worker as usize].engines.start].step.is_some()).collect()
     }
 
@@ -196,10 +196,12 @@ impl Fleet {
     }
 
     fn each_due(&mut self, now: SimTime, mut act: impl FnMut(&mut Fleet, u32)) {
-        let due: Vec<u32> = self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, worker)| *worker).collect();
-        for worker in due {
+        // What a worker does changes no other's deadline.
+        let mut next = 0;
+        while let Some(worker) = self.deadlines.next_due(now, next) {
             act(self, worker);
             self.list(worker);
+            next = worker + 1;
         }
     }
 
@@ -264,16 +266,7 @@ impl Fleet {
     fn list(&mut self, worker: u32) {
         let index = worker as usize;
         let deadlines = self.engines[self.ranks[index].engines.clone()].iter().filter_map(Engine::next_deadline);
-        let deadline = deadlines.min();
-        if deadline != self.listed[index] {
-            if let Some(old) = self.listed[index] {
-                self.deadlines.remove(&(old, worker));
-            }
-            if let Some(new) = deadline {
-                self.deadlines.insert((new, worker));
-            }
-            self.listed[index] = deadline;
-        }
+        self.deadlines.set(worker, deadlines.min());
     }
 
     /// Passes on what one engine said.

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::events::KvEventData;
+use crate::engine::events::{KvEventData, RemovedBlocks};
 use crate::engine::machine::Engine;
 use crate::engine::messages::{EngineInput, EngineOutput, EngineRequest, Timed};
 use crate::ids::RequestId;
@@ -139,7 +139,7 @@ impl Engine {
         let chain = sequence.prompt_chain().clone();
         let hit = self.pool.match_prefix(chain[..].into());
         let fresh_blocks = sequence.prompt_tokens.div_ceil(block_size) - hit.blocks;
-        let mut removed = Vec::new();
+        let mut removed = RemovedBlocks::default();
         if !self.pool.reserve(chain[..].into(), hit.blocks, fresh_blocks, &mut sequence.held, &mut removed) {
             return;
         }

@@ -86,6 +86,12 @@ impl SequenceBlocks<'_> {
         }
     }
 
+    /// True if the first of them is the first block of a sequence, which has no prefix.
+    pub fn starts_sequence(&self) -> bool {
+        let first = self.prompt.first().or(self.grown.first());
+        first.is_some_and(|id| id.sequence == sequence_hash(None, id.tokens))
+    }
+
     /// The first `blocks` of them.
     pub fn first(self, blocks: usize) -> Self {
         let of_prompt = blocks.min(self.prompt.len());

@@ -27,15 +27,19 @@ use crate::time::{SimSpan, SimTime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineDetail {
     /// Tell every token, as a server must. Else only the first, the second and the last of a request are told, and steps
-    /// that are alike are taken together; the waits between tokens are in [`Engine::drain_gaps`].
+    /// that are alike are taken together; the waits between tokens are in [`Engine::drain_gaps`]. Nobody makes the tokens
+    /// then: a block of output is known by the request's output seed and its position. Blocks are equal where their tokens
+    /// are, except that a prompt that repeats another request's output does not find it.
     pub every_token: bool,
     /// Tell the cache's changes.
     pub kv_events: bool,
+    /// Tell the end of each step, or of several that are taken together, with the engine's gauges.
+    pub steps: bool,
 }
 
 impl Default for EngineDetail {
     fn default() -> Self {
-        EngineDetail { every_token: true, kv_events: true }
+        EngineDetail { every_token: true, kv_events: true, steps: true }
     }
 }
 
@@ -173,7 +177,7 @@ impl Engine {
         }
         let id = request.id;
         self.arrivals += 1;
-        let slot = self.sequences.insert(Sequence::new(request, self.arrivals, &self.config));
+        let slot = self.sequences.insert(Sequence::new(request, self.arrivals, &self.config, self.detail.every_token));
         self.by_id.insert(id, slot);
         Some(slot)
     }
@@ -265,7 +269,7 @@ impl Engine {
             self.try_reserve(at, out);
         }
         self.follow_commands(at, out);
-        if step.kind == StepKind::Working {
+        if self.detail.steps && step.kind == StepKind::Working {
             let ended = EngineOutput::StepEnded {
                 stats: self.stats(),
                 prefill_tokens: step.prefill_tokens,
@@ -341,10 +345,14 @@ impl Engine {
         self.sequences.is_empty()
     }
 
+    /// Tokens that the whole pool can hold.
+    pub(crate) fn pool_tokens(&self) -> u64 {
+        u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size)
+    }
+
     /// How long a step takes with the plan's prefill work and this decode work.
-    pub(crate) fn time(&self, decode: DecodeBatch) -> StepTime {
-        let pool_tokens = u64::from(self.config.num_gpu_blocks) * u64::from(self.config.block_size);
-        let decode = DecodeBatch { pool_tokens, ..decode };
+    fn time(&self, decode: DecodeBatch) -> StepTime {
+        let decode = DecodeBatch { pool_tokens: self.pool_tokens(), ..decode };
         let EngineConfig { speedup_ratio, decode_speedup_ratio, .. } = self.config;
         self.config.timing_model.step_time(self.plan.prefill, decode, speedup_ratio, decode_speedup_ratio)
     }

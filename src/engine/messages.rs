@@ -1,5 +1,7 @@
 //! What is said to an engine and what it says.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::events::KvEvent;
 use crate::engine::prompt::Prompt;
 use crate::engine::stats::EngineStats;
@@ -8,7 +10,7 @@ use crate::rng::Seed;
 use crate::time::{SimSpan, SimTime};
 
 /// A request for an engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EngineRequest {
     /// Its name, unique among the live requests of this engine.
     pub id: RequestId,
@@ -25,7 +27,8 @@ pub struct EngineRequest {
 }
 
 /// What can arrive at an engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EngineInput {
     /// A request joins the waiting queue. A duplicate of a live id is ignored.
     Submit(EngineRequest),
@@ -44,7 +47,8 @@ pub enum EngineInput {
 }
 
 /// Why a request can never run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RejectReason {
     /// Prompt and output need more blocks than the pool has.
     PoolTooSmall {
@@ -92,7 +96,8 @@ impl std::fmt::Display for RejectReason {
 }
 
 /// What an engine says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EngineOutput {
     /// The request is in the running batch from this moment on.
     Admitted {

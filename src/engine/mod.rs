@@ -11,6 +11,7 @@
 pub mod blocks;
 mod coast;
 pub mod config;
+mod deadlines;
 mod emit;
 pub mod events;
 pub mod fleet;
@@ -27,7 +28,7 @@ pub mod stats;
 pub mod timing;
 
 pub use config::{ConfigError, EngineConfig, KvTransferTimingMode, PreemptionMode, SchedulingPolicy, WorkerType};
-pub use events::{KvEvent, KvEventData, StoredBlock, StoredBlocks};
+pub use events::{KvEvent, KvEventData, RemovedBlocks, RemovedPart, StoredBlock, StoredBlocks};
 pub use fleet::{Fleet, FleetInput, FleetOutput, targets};
 pub use machine::{Engine, EngineDetail, TokenGap};
 pub use messages::{EngineInput, EngineOutput, EngineRequest, RejectReason};

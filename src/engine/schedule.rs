@@ -6,7 +6,7 @@
 //! length fits into the pool, and nobody overtakes it. One token a sequence a step.
 
 use crate::engine::config::{PreemptionMode, WorkerType};
-use crate::engine::events::KvEventData;
+use crate::engine::events::{KvEventData, RemovedBlocks};
 use crate::engine::machine::Engine;
 use crate::engine::messages::{EngineOutput, RejectReason, Timed};
 use crate::engine::sequence::ScheduledWork;
@@ -220,8 +220,9 @@ impl Engine {
         if let Some(max_model_len) = self.config.max_model_len.filter(|len| prompt_tokens >= *len) {
             return Some(RejectReason::PromptTooLong { prompt_tokens, max_model_len });
         }
-        // The last output token is never computed, so it needs no room.
-        let longest = prompt_tokens.saturating_add(sequence.max_output_tokens.saturating_sub(1));
+        // The last output token is never computed, so it needs no room, unless it might come in a burst of guesses.
+        let not_computed = u32::from(self.config.aic_nextn.is_none());
+        let longest = prompt_tokens.saturating_add(sequence.max_output_tokens.saturating_sub(not_computed));
         let needed_blocks = longest.div_ceil(self.config.block_size);
         if needed_blocks > self.config.num_gpu_blocks {
             return Some(RejectReason::PoolTooSmall { needed_blocks, num_gpu_blocks: self.config.num_gpu_blocks });
@@ -279,7 +280,7 @@ impl Engine {
 
     /// Reserves blocks for a sequence; evictions are told with the step. False if there are not enough.
     fn take_blocks(&mut self, slot: usize, hit_blocks: u32, fresh: u32) -> bool {
-        let mut removed = Vec::new();
+        let mut removed = RemovedBlocks::default();
         let sequence = &mut self.sequences[slot];
         let mut held = std::mem::take(&mut sequence.held);
         let hits = sequence.leading_blocks(hit_blocks);

@@ -11,7 +11,7 @@ use crate::engine::events::{KvEventData, StoredBlocks};
 use crate::engine::hash::{BlockId, Chain, SequenceBlocks, block_chain, sequence_hash, tokens_hash};
 use crate::engine::messages::EngineRequest;
 use crate::engine::prompt::Prompt;
-use crate::ids::{RequestId, SequenceHash};
+use crate::ids::{RequestId, SequenceHash, TokensHash};
 use crate::rng::Seed;
 use crate::time::{SimSpan, SimTime};
 
@@ -26,6 +26,8 @@ pub(crate) struct Sequence {
     /// Place in the order in which the engine heard of its requests.
     pub arrival_number: u64,
     output_seed: Seed,
+    /// Blocks of output get their identity from its tokens, not from seed and position alone.
+    makes_tokens: bool,
     vocab_tokens: u32,
     /// Identities of the prompt's full blocks.
     chain: Chain,
@@ -64,7 +66,8 @@ pub(crate) struct ScheduledWork {
 }
 
 impl Sequence {
-    pub fn new(request: EngineRequest, arrival_number: u64, config: &EngineConfig) -> Self {
+    /// `makes_tokens`: see [`EngineDetail::every_token`](crate::engine::EngineDetail::every_token).
+    pub fn new(request: EngineRequest, arrival_number: u64, config: &EngineConfig, makes_tokens: bool) -> Self {
         let prompt_tokens = request.prompt.len_tokens();
         let room = config.max_model_len.map_or(u32::MAX, |len| len.saturating_sub(prompt_tokens));
         let mut token_ids = Vec::new();
@@ -92,6 +95,7 @@ impl Sequence {
             priority: request.priority,
             arrival_number,
             output_seed: request.output_seed,
+            makes_tokens,
             vocab_tokens: request.vocab_tokens,
             chain,
             tail,
@@ -182,7 +186,10 @@ impl Sequence {
         while self.chain.len() + self.grown.len() < blocks {
             let first = (self.chain.len() + self.grown.len()) as u32 * block_size;
             let parent = self.grown.last().or(self.chain.last()).map(|block| block.sequence);
-            let own = tokens_hash(&self.tokens(first, first + block_size));
+            let own = match first.checked_sub(self.prompt_tokens) {
+                Some(position) if !self.makes_tokens => TokensHash(self.output_seed.nth(u64::from(position)).0),
+                _ => tokens_hash(&self.tokens(first, first + block_size)),
+            };
             self.grown.push(BlockId { tokens: own, sequence: sequence_hash(parent, own) });
         }
     }
@@ -259,8 +266,10 @@ impl Sequence {
         let Some(events) = events else { return };
         let new = from + known;
         if new < end {
+            let follows_prompt = first as usize == self.chain.len();
+            let before = if follows_prompt { self.chain.clone() } else { Chain::default() };
             let token_ids = if config.emit_kv_token_ids { self.block_tokens(new, end, config) } else { Vec::new() };
-            let blocks = StoredBlocks::of_chain(chain, new - first, end - first, token_ids);
+            let blocks = StoredBlocks::of_chain(chain, new - first, end - first, before, token_ids);
             events.push(KvEventData::Stored { parent: self.parent_of(new), blocks });
         }
     }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::engine::config::{ConfigError, EngineConfig, require};
 use crate::rng::Seed;
 
+const EXPECTED: &str = "numbers from 0 to 1, separated by commas";
+
 /// Probability that each guess is right, given that those before it are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Vec<f64>")]
@@ -26,16 +28,17 @@ impl From<Written> for AcceptRates {
     fn from(written: Written) -> Self {
         match written {
             Written::List(rates) => AcceptRates(rates),
-            Written::Text(text) => text.parse().unwrap_or_default(),
+            Written::Text(text) => text.parse().unwrap_or_else(|_| AcceptRates(vec![f64::NAN])),
         }
     }
 }
 
 impl std::str::FromStr for AcceptRates {
-    type Err = std::convert::Infallible;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(AcceptRates(text.split(',').map(|rate| rate.trim().parse().unwrap_or(f64::NAN)).collect()))
+        let rates = text.split(',').map(|rate| rate.trim().parse().ok().filter(|rate: &f64| rate.is_finite()));
+        rates.collect::<Option<Vec<f64>>>().map(AcceptRates).ok_or(EXPECTED)
     }
 }
 
@@ -56,7 +59,7 @@ impl AcceptRates {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let bad = self.0.iter().find(|rate| !(0.0..=1.0).contains(*rate));
         let value = bad.copied().unwrap_or(0.0);
-        require(bad.is_none(), "aic_nextn_accept_rates", value, "numbers from 0 to 1, separated by commas")
+        require(bad.is_none(), "aic_nextn_accept_rates", value, EXPECTED)
     }
 }
 
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     fn config(nextn: u32, rates: &str) -> EngineConfig {
-        let rates = rates.parse().expect("rates");
+        let rates = Written::Text(rates.to_owned()).into();
         EngineConfig { aic_nextn: Some(nextn), aic_nextn_accept_rates: rates, ..EngineConfig::default() }
     }
 

@@ -18,6 +18,8 @@ pub struct GenerateCall {
     pub max_output_tokens: u32,
     /// Seed of the output tokens; without one they follow from the request id.
     pub seed: Option<u64>,
+    /// What the KV connector is told: a JSON object, as vLLM's NIXL connector has it.
+    pub kv_transfer_params: Option<serde_json::Value>,
 }
 
 /// A seed as protocol A can carry it: 32 bits. Both surfaces fold, so that a request gives the same tokens whichever way
@@ -50,6 +52,8 @@ pub enum GenerateEvent {
         /// Prompt tokens that came from the cache.
         cached_tokens: u32,
     },
+    /// The prompt's blocks wait for another worker: the `kv_transfer_params` for it. Comes before the end.
+    Held(serde_json::Value),
     /// The request is complete.
     Finished {
         /// Why it ended.

@@ -115,8 +115,8 @@ impl Inner {
                 }
             }
             KvEventData::Removed { blocks } => {
-                for block in blocks {
-                    self.mirror.remove(block);
+                for block in blocks.iter() {
+                    self.mirror.remove(&block);
                 }
             }
             KvEventData::Cleared => self.mirror.clear(),

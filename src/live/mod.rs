@@ -12,6 +12,7 @@ pub mod fleet_actor;
 pub mod gateway;
 pub mod grpc;
 pub mod http;
+pub mod journal;
 pub mod kv_log;
 pub mod load;
 pub mod mocker;

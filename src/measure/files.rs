@@ -4,7 +4,7 @@
 //! it is no promise against a power cut.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +26,57 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), MeasureError> {
         let _ = fs::remove_file(&temporary);
         MeasureError::writing(path, cause)
     })
+}
+
+/// A file that is written bit by bit and gets its name when it is whole; dropped before, it leaves nothing.
+#[derive(Debug)]
+pub struct PendingFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// `None` when all is done.
+    file: Option<BufWriter<File>>,
+}
+
+impl PendingFile {
+    /// Begins a file that will be at `path`, whose folder must exist.
+    ///
+    /// # Errors
+    /// [`MeasureError::File`] with `path` if the folder is missing or not writable.
+    pub fn create(path: &Path) -> Result<Self, MeasureError> {
+        let writing = |cause| MeasureError::writing(path, cause);
+        let temporary = temporary_beside(path).map_err(writing)?;
+        let file = create(&temporary).map_err(writing)?;
+        Ok(PendingFile { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
+    }
+
+    /// Gives the file its name, replacing what was there.
+    ///
+    /// # Errors
+    /// [`MeasureError::File`] if the disk is full or the file cannot be renamed.
+    pub fn finish(mut self) -> Result<(), MeasureError> {
+        let renamed = self.flush().and_then(|()| fs::rename(&self.temporary, &self.path));
+        renamed.map_err(|cause| MeasureError::writing(&self.path, cause))?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Write for PendingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), BufWriter::flush)
+    }
+}
+
+impl Drop for PendingFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
 }
 
 /// Reads a whole UTF-8 text file.

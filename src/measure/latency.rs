@@ -10,6 +10,9 @@
 
 use hdrhistogram::Histogram;
 
+use crate::measure::weighted::{self, WeightedSamples};
+use crate::time::SimSpan;
+
 /// Largest relative error of a histogram's percentiles: half a bucket of three significant digits (1/2048), rounded up.
 pub const HISTOGRAM_RELATIVE_ERROR: f64 = 0.0005;
 
@@ -73,16 +76,16 @@ pub struct LatencySet {
 
 #[derive(Clone, Debug)]
 enum Samples {
-    /// Values with the number of times each was recorded, in order of recording.
-    Exact(Vec<(f64, u64)>),
+    /// Every value.
+    Exact(WeightedSamples),
     /// Counts by whole nanoseconds, and the moments of the values before they were rounded.
     Histogram { buckets: Histogram<u64>, moments: Moments },
 }
 
 impl LatencySet {
-    /// An empty set that keeps every value; each change of value takes 16 bytes.
+    /// An empty set that keeps every value; each change of value takes 12 bytes, as long as there are not millions.
     pub fn exact() -> Self {
-        LatencySet { samples: Samples::Exact(Vec::new()), relative_error: 0.0, negative_samples: 0 }
+        LatencySet { samples: Samples::Exact(WeightedSamples::default()), relative_error: 0.0, negative_samples: 0 }
     }
 
     /// An empty set that counts values in buckets: about 0.3 MB up to a day of simulated time, growing beyond.
@@ -125,7 +128,7 @@ impl LatencySet {
         // The sum turns a negative zero, whose bits would sort last, into zero.
         let sample_ms = sample_ms.max(0.0) + 0.0;
         match &mut self.samples {
-            Samples::Exact(runs) => push_run(runs, sample_ms, count),
+            Samples::Exact(samples) => samples.push(sample_ms, count),
             Samples::Histogram { buckets, moments } => {
                 let recorded = buckets.record_n(to_nanos(sample_ms), count);
                 debug_assert!(recorded.is_ok(), "a histogram that resizes itself takes any value");
@@ -134,14 +137,24 @@ impl LatencySet {
         }
     }
 
+    /// Adds waits, each so many times: as [`LatencySet::record_n`], which has to look at more.
+    pub fn record_spans(&mut self, waits: impl ExactSizeIterator<Item = (SimSpan, u32)>) {
+        match &mut self.samples {
+            Samples::Exact(samples) => samples.extend(waits.map(|(wait, count)| (wait.as_ms(), count))),
+            Samples::Histogram { .. } => waits.for_each(|(wait, count)| self.record_n(wait.as_ms(), u64::from(count))),
+        }
+    }
+
     /// Adds all samples of `other`. If either is a histogram, the result is one.
     pub fn merge(&mut self, other: &LatencySet) {
         let negative_samples = self.negative_samples + other.negative_samples;
         let relative_error = self.relative_error.max(other.relative_error);
         match (&mut self.samples, &other.samples) {
-            (Samples::Exact(mine), Samples::Exact(theirs)) => mine.extend_from_slice(theirs),
+            (Samples::Exact(mine), Samples::Exact(theirs)) => {
+                theirs.iter().for_each(|(sample_ms, count)| mine.push(sample_ms, count));
+            }
             (Samples::Histogram { .. }, Samples::Exact(theirs)) => {
-                theirs.iter().for_each(|&(sample_ms, count)| self.record_n(sample_ms, count));
+                theirs.iter().for_each(|(sample_ms, count)| self.record_n(sample_ms, count));
             }
             (Samples::Histogram { buckets, moments }, Samples::Histogram { buckets: more, moments: rest }) => {
                 buckets.add(more).expect("a histogram that resizes itself takes any other");
@@ -160,7 +173,7 @@ impl LatencySet {
     /// Number of samples.
     pub fn len(&self) -> u64 {
         match &self.samples {
-            Samples::Exact(runs) => runs.iter().map(|(_, count)| count).sum(),
+            Samples::Exact(samples) => samples.total(),
             Samples::Histogram { moments, .. } => moments.count,
         }
     }
@@ -182,96 +195,78 @@ impl LatencySet {
 
     /// The `p`-th percentile (0 to 100) in milliseconds by the rank rule; `None` without samples.
     pub fn percentile(&self, p: f64) -> Option<f64> {
-        let sorted = self.sorted();
-        at_percentile(&sorted, self.len(), p)
+        self.percentiles([p]).map(|[found]| found)
+    }
+
+    fn percentiles<const N: usize>(&self, percents: [f64; N]) -> Option<[f64; N]> {
+        let total = self.len();
+        rank(total, 0.0)?;
+        let ranks = percents.map(|percent| rank(total, percent).unwrap_or(0));
+        match &self.samples {
+            Samples::Exact(samples) => samples.figures(ranks).map(|(_, found)| found),
+            Samples::Histogram { buckets, moments } => {
+                let ascending = recorded(buckets, moments);
+                Some(ranks.map(|rank| at_rank(&ascending, rank).unwrap_or(moments.max)))
+            }
+        }
     }
 
     /// All figures at once; `None` without samples.
     pub fn summary(&self) -> Option<LatencySummary> {
-        let sorted = self.sorted();
-        let moments = match &self.samples {
-            Samples::Exact(_) => Moments::of(&sorted),
-            Samples::Histogram { moments, .. } => *moments,
-        };
-        let percentile = |p| at_percentile(&sorted, moments.count, p);
-        Some(LatencySummary {
-            samples: moments.count,
-            mean: moments.mean,
-            min: moments.min,
-            max: moments.max,
-            median: percentile(50.0)?,
-            p25: percentile(25.0)?,
-            p75: percentile(75.0)?,
-            p90: percentile(90.0)?,
-            p95: percentile(95.0)?,
-            p99: percentile(99.0)?,
-            std: moments.population_std(),
-        })
-    }
-
-    /// The set of 1000/x over all samples x above zero: gaps between tokens in milliseconds become tokens per second.
-    ///
-    /// From a histogram, all figures of the result carry its relative error, not only the percentiles.
-    pub fn per_second(&self) -> LatencySet {
-        let mut rates = LatencySet::exact();
-        for (sample_ms, count) in self.sorted() {
-            if sample_ms > 0.0 {
-                rates.record_n(1000.0 / sample_ms, count);
+        match &self.samples {
+            Samples::Exact(samples) => {
+                let (moments, percentiles) = samples.figures(ranks(samples.total()))?;
+                Some(summary_of(moments, percentiles))
+            }
+            Samples::Histogram { moments, .. } => {
+                let std = moments.population_std();
+                let Moments { count, mean, min, max, .. } = *moments;
+                let of_all = weighted::Moments { samples: count, mean, std, min, max };
+                Some(summary_of(of_all, self.percentiles(PERCENTS)?))
             }
         }
-        rates.relative_error = self.relative_error;
-        rates
     }
 
-    /// Sorts the samples of an exact set and counts equal ones together, which makes it smaller and what is asked of it
-    /// afterwards quicker. A histogram stays as it is.
-    pub fn compact(&mut self) {
-        let Samples::Exact(runs) = &mut self.samples else { return };
-        sort_runs(runs);
-        runs.dedup_by(|later, kept| {
-            let same = later.0 == kept.0;
-            if same {
-                kept.1 += later.1;
-            }
-            same
-        });
-    }
-
-    /// Values in milliseconds, ascending, each with its count.
-    fn sorted(&self) -> Vec<(f64, u64)> {
-        match &self.samples {
-            Samples::Exact(runs) => {
-                let mut sorted = runs.clone();
-                sort_runs(&mut sorted);
-                sorted
-            }
-            Samples::Histogram { buckets, moments } => buckets
-                .iter_recorded()
-                .map(|bucket| {
-                    let midpoint_ms = buckets.median_equivalent(bucket.value_iterated_to()) as f64 / NANOS_PER_MS;
-                    // The midpoint of the outermost buckets may lie outside of what occurred.
-                    (midpoint_ms.min(moments.max).max(moments.min), bucket.count_at_value())
-                })
-                .collect(),
+    /// [`LatencySet::summary`], and that of 1000/x over all samples x above zero: gaps between tokens in milliseconds
+    /// become tokens per second. `None` for the second from a histogram: the rates of small gaps would mean nothing.
+    pub fn summary_with_rates(&self) -> (Option<LatencySummary>, Option<LatencySummary>) {
+        let Samples::Exact(samples) = &self.samples else { return (self.summary(), None) };
+        match samples.figures_with_rates(ranks(samples.total()), ranks) {
+            Some((moments, percentiles, rates)) => (
+                Some(summary_of(moments, percentiles)),
+                rates.map(|(moments, percentiles)| summary_of(moments, percentiles)),
+            ),
+            None => (None, None),
         }
     }
 }
 
-fn push_run(runs: &mut Vec<(f64, u64)>, sample_ms: f64, count: u64) {
-    match runs.last_mut() {
-        Some((value, times)) if *value == sample_ms => *times += count,
-        _ => runs.push((sample_ms, count)),
-    }
+/// Percentiles of a summary.
+const PERCENTS: [f64; 6] = [50.0, 25.0, 75.0, 90.0, 95.0, 99.0];
+
+/// Their ranks among so many samples.
+fn ranks(samples: u64) -> [u64; PERCENTS.len()] {
+    PERCENTS.map(|percent| rank(samples, percent).unwrap_or(0))
+}
+
+fn summary_of(moments: weighted::Moments, percentiles: [f64; PERCENTS.len()]) -> LatencySummary {
+    let weighted::Moments { samples, mean, std, min, max } = moments;
+    let [median, p25, p75, p90, p95, p99] = percentiles;
+    LatencySummary { samples, mean, min, max, median, p25, p75, p90, p95, p99, std }
+}
+
+/// A histogram's values in milliseconds, ascending, each with its count.
+fn recorded(buckets: &Histogram<u64>, moments: &Moments) -> Vec<(f64, u64)> {
+    let recorded = buckets.iter_recorded().map(|bucket| {
+        let midpoint_ms = buckets.median_equivalent(bucket.value_iterated_to()) as f64 / NANOS_PER_MS;
+        // The midpoint of the outermost buckets may lie outside of what occurred.
+        (midpoint_ms.min(moments.max).max(moments.min), bucket.count_at_value())
+    });
+    recorded.collect()
 }
 
 fn to_nanos(ms: f64) -> u64 {
     (ms * NANOS_PER_MS).round() as u64
-}
-
-/// Sorts by value, then by count. Values are finite and not negative, so their bits are in the same order as they are,
-/// and whole numbers sort faster.
-fn sort_runs(runs: &mut [(f64, u64)]) {
-    runs.sort_unstable_by_key(|&(value, count)| (value.to_bits(), count));
 }
 
 /// The rank round((n−1)·p/100), counted from 0, of the p-th percentile of `n` sorted samples; `None` if n = 0.
@@ -281,11 +276,10 @@ pub(super) fn rank(n: u64, p: f64) -> Option<u64> {
     Some((steps * p.clamp(0.0, 100.0) / 100.0).round() as u64)
 }
 
-/// The p-th percentile of ascending `(value, count)` runs with `n` samples together.
-fn at_percentile(sorted: &[(f64, u64)], n: u64, p: f64) -> Option<f64> {
-    let rank = rank(n, p)?;
+/// The sample at a rank of ascending `(value, count)` runs.
+fn at_rank(ascending: &[(f64, u64)], rank: u64) -> Option<f64> {
     let mut seen = 0;
-    sorted.iter().find_map(|&(value, count)| {
+    ascending.iter().find_map(|&(value, count)| {
         seen += count;
         (seen > rank).then_some(value)
     })
@@ -308,12 +302,6 @@ impl Default for Moments {
 }
 
 impl Moments {
-    fn of(runs: &[(f64, u64)]) -> Self {
-        let mut moments = Moments::default();
-        runs.iter().for_each(|&(value, count)| moments.add(value, count));
-        moments
-    }
-
     fn add(&mut self, value: f64, count: u64) {
         self.merge(&Moments { count, mean: value, squared_deviations: 0.0, min: value, max: value });
     }

@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::latency::{LatencySet, LatencySummary, QUANTILE_RULE};
 use super::metric::Metric;
+use super::reference::reference_figures;
 use super::schema::failure_name;
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
 
@@ -44,6 +47,13 @@ pub struct RunFacts {
     /// Σ over completed requests of the most prompt tokens reused at any of their admissions. `None` where only the
     /// first admission is seen, as in live runs.
     pub prefix_cache_reused_tokens: Option<u64>,
+    /// Requests that were left when the run was stopped: not come, or not ended. `None` where the run ends with them.
+    pub unfinished_requests: Option<u64>,
+    /// The shares of all prompt tokens that one cache for the whole fleet could reuse: one that never evicts, and one of
+    /// the fleet's size with Belady eviction. `None` where nobody has worked it out.
+    pub reuse_bounds: Option<(f64, f64)>,
+    /// The run is a replay in virtual time, which starts at 0: its figures are also given under the reference's names.
+    pub virtual_time: bool,
     /// What readers should know before they trust the figures. Nothing that depends on clock, host or path.
     pub warnings: Vec<String>,
 }
@@ -78,6 +88,12 @@ pub struct Report {
     pub prefix_cache_reused_ratio: Option<f64>,
     /// Σ tokens reused at first admission / Σ prompt tokens, over completed requests that tell. Judge routing by this.
     pub first_admission_prefix_cache_reused_ratio: Option<f64>,
+    /// Share of all prompt tokens that one cache for all workers could reuse if it never evicted.
+    pub infinite_cache_reused_ratio: Option<f64>,
+    /// The same if it had the fleet's size and evicted what is needed last.
+    pub belady_reused_ratio: Option<f64>,
+    /// Requests that were left when the run was stopped.
+    pub unfinished_requests: Option<u64>,
     /// Distributions of completed requests; a metric without samples has no entry.
     pub metrics: BTreeMap<Metric, LatencySummary>,
     /// Requests, completed or not, by the worker they name.
@@ -98,6 +114,8 @@ pub struct Report {
     pub histogram_relative_error: f64,
     /// The rank rule of percentiles.
     pub quantile_rule: String,
+    /// Figures of a replay under the reference's names; `None` in live runs.
+    pub reference: Option<BTreeMap<String, Value>>,
     /// What readers should know before they trust the figures.
     pub warnings: Vec<String>,
 }
@@ -129,6 +147,9 @@ impl Report {
                 .prefix_cache_reused_tokens
                 .and_then(|reused| share(reused, total_input_tokens)),
             first_admission_prefix_cache_reused_ratio: first_admission_reuse(&completed, &mut notes),
+            infinite_cache_reused_ratio: run.reuse_bounds.map(|(infinite, _)| infinite),
+            belady_reused_ratio: run.reuse_bounds.map(|(_, belady)| belady),
+            unfinished_requests: run.unfinished_requests,
             metrics,
             requests_per_worker: requests_per_worker(records),
             speedup_ratio: Some(run.speedup_ratio),
@@ -139,8 +160,13 @@ impl Report {
             concurrency: run.concurrency,
             histogram_relative_error: itl.relative_error(),
             quantile_rule: QUANTILE_RULE.to_owned(),
+            reference: None,
             warnings: run.warnings.clone(),
         };
+        if run.virtual_time {
+            let end_ms = records.iter().map(|record| record.end_ms).fold(0.0, f64::max);
+            report.reference = Some(reference_figures(&report, run.unfinished_requests.unwrap_or(0), end_ms));
+        }
         report.warnings.extend(report.failure_note());
         report.warnings.extend(report.send_lag_note());
         report.warnings.append(&mut notes);
@@ -238,24 +264,21 @@ fn first_admission_reuse(completed: &[&RequestRecord], notes: &mut Vec<String>) 
 fn distributions(completed: &[&RequestRecord], itl: &LatencySet) -> (BTreeMap<Metric, LatencySummary>, Vec<String>) {
     let mut metrics = BTreeMap::new();
     let mut notes = Vec::new();
+    // Seen over a network, two tokens may arrive microseconds apart, and the rate of such a gap says nothing: a histogram
+    // has none.
+    let (gaps, rates) = itl.summary_with_rates();
     for metric in Metric::ALL {
-        let per_request;
-        let samples = match metric {
-            Metric::Itl => itl,
-            // Seen over a network, two tokens may arrive microseconds apart, and the rate of such a gap says nothing.
-            Metric::OutputTokenThroughputPerUser if itl.relative_error() > 0.0 => continue,
-            Metric::OutputTokenThroughputPerUser => {
-                per_request = itl.per_second();
-                &per_request
-            }
+        let (summary, negative_samples) = match metric {
+            Metric::Itl => (gaps, itl.negative_samples()),
+            Metric::OutputTokenThroughputPerUser => (rates, 0),
             _ => {
-                per_request = LatencySet::from_samples(completed.iter().filter_map(|record| metric.sample(record)));
-                &per_request
+                let samples = LatencySet::from_samples(completed.iter().filter_map(|record| metric.sample(record)));
+                (samples.summary(), samples.negative_samples())
             }
         };
-        metrics.extend(samples.summary().map(|summary| (metric, summary)));
-        if samples.negative_samples() > 0 {
-            notes.push(format!("{}: {} negative samples count as 0", metric.name(), samples.negative_samples()));
+        metrics.extend(summary.map(|summary| (metric, summary)));
+        if negative_samples > 0 {
+            notes.push(format!("{}: {negative_samples} negative samples count as 0", metric.name()));
         }
     }
     (metrics, notes)

@@ -19,7 +19,7 @@ use super::report::{FAILURE_KINDS, Report};
 use crate::session::ledger::FailureKind;
 
 /// Formulas of the keys that are not distributions, in their order.
-const KEY_DEFINITIONS: [(&str, &str); 26] = [
+const KEY_DEFINITIONS: [(&str, &str); 30] = [
     ("num_requests", "all requests of the run"),
     ("completed_requests", "requests whose every token arrived"),
     ("failed_requests", "num_requests - completed_requests"),
@@ -40,6 +40,13 @@ const KEY_DEFINITIONS: [(&str, &str); 26] = [
         "first_admission_prefix_cache_reused_ratio",
         "sum of prompt tokens reused at first admission / sum of prompt tokens, over completed requests that tell",
     ),
+    (
+        "infinite_cache_reused_ratio",
+        "share of all prompt tokens that one cache for the whole fleet could reuse if it never evicted; a bound for any \
+         router, known in a replay",
+    ),
+    ("belady_reused_ratio", "the same with a cache of the fleet's size that evicts the block that is needed last"),
+    ("unfinished_requests", "requests that had not come or not ended when the run was stopped; in no other figure"),
     ("num_*_samples", "samples behind the distribution of that metric"),
     ("requests_per_worker", "requests, completed or not, by the worker they name; an object"),
     ("speedup_ratio", "simulated seconds per wall second"),
@@ -54,6 +61,11 @@ const KEY_DEFINITIONS: [(&str, &str); 26] = [
          0: exact; every other figure is exact",
     ),
     ("quantile_rule", "how a percentile is taken from n sorted samples"),
+    (
+        "reference",
+        "figures of a replay under the reference's names; as above, but duration_ms is counted from time 0, the rates \
+         divide by that, and num_requests has unfinished ones; null in live runs",
+    ),
     ("warnings", "what to know before trusting the figures"),
     ("*_ms", "milliseconds of simulated time: wall time x speedup_ratio"),
     ("definitions", "these formulas"),
@@ -132,6 +144,9 @@ impl Report {
         put("total_throughput_tok_s", json!(self.total_throughput_tok_s));
         put("prefix_cache_reused_ratio", json!(self.prefix_cache_reused_ratio));
         put("first_admission_prefix_cache_reused_ratio", json!(self.first_admission_prefix_cache_reused_ratio));
+        put("infinite_cache_reused_ratio", json!(self.infinite_cache_reused_ratio));
+        put("belady_reused_ratio", json!(self.belady_reused_ratio));
+        put("unfinished_requests", json!(self.unfinished_requests));
         for metric in Metric::ALL {
             put(&metric.samples_key(), json!(self.metric(metric).map_or(0, |summary| summary.samples)));
         }
@@ -150,6 +165,7 @@ impl Report {
         put("concurrency", json!(self.concurrency));
         put("histogram_relative_error", json!(self.histogram_relative_error));
         put("quantile_rule", json!(self.quantile_rule));
+        put("reference", json!(self.reference));
         put("warnings", json!(self.warnings));
         entries
     }
@@ -258,6 +274,9 @@ impl Fields<'_> {
             total_throughput_tok_s: self.number("total_throughput_tok_s")?,
             prefix_cache_reused_ratio: self.number("prefix_cache_reused_ratio")?,
             first_admission_prefix_cache_reused_ratio: self.number("first_admission_prefix_cache_reused_ratio")?,
+            infinite_cache_reused_ratio: self.number("infinite_cache_reused_ratio")?,
+            belady_reused_ratio: self.number("belady_reused_ratio")?,
+            unfinished_requests: self.count("unfinished_requests")?,
             metrics: BTreeMap::new(),
             requests_per_worker: self.parsed("requests_per_worker", "counts by worker")?.unwrap_or_default(),
             speedup_ratio: self.number("speedup_ratio")?,
@@ -268,6 +287,7 @@ impl Fields<'_> {
             concurrency: self.count("concurrency")?,
             histogram_relative_error: self.number("histogram_relative_error")?.unwrap_or(0.0),
             quantile_rule: self.parsed("quantile_rule", "a string")?.unwrap_or_default(),
+            reference: self.parsed("reference", "an object")?,
             warnings: self.parsed("warnings", "a list of strings")?.unwrap_or_default(),
         };
         for kind in FAILURE_KINDS {

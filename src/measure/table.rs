@@ -7,6 +7,8 @@ use super::report::Report;
 /// A change smaller than this share is called `same`: it is the error of a histogram's percentiles.
 const SAME_SHARE: f64 = 0.0005;
 const ABSENT: &str = "-";
+/// With more workers than these the table gives their range.
+const MOST_WORKERS_NAMED: usize = 16;
 
 /// One report as text: what the run was, its counts and rates, and a table of its latencies.
 ///
@@ -23,10 +25,27 @@ pub fn summary_table(report: &Report) -> String {
         pair("duration", "s", number(Some(report.duration_ms / 1000.0), 3)),
     ];
     facts.extend(RATES.iter().map(|row| pair(row.title, row.unit, number((row.figure)(report), row.decimals))));
-    if !report.requests_per_worker.is_empty() {
-        let requests: Vec<String> =
-            report.requests_per_worker.iter().map(|(worker, count)| format!("{worker} {count}")).collect();
-        facts.push(pair("requests per worker", "", requests.join(", ")));
+    if let Some(unfinished) = report.unfinished_requests.filter(|unfinished| *unfinished > 0) {
+        facts.push(pair("requests unfinished", "", unfinished.to_string()));
+    }
+    let bounds =
+        [("reuse, infinite cache", report.infinite_cache_reused_ratio), ("reuse, Belady", report.belady_reused_ratio)];
+    facts.extend(
+        bounds
+            .into_iter()
+            .filter(|(_, ratio)| ratio.is_some())
+            .map(|(title, ratio)| pair(title, "ratio", number(ratio, 4))),
+    );
+    let counts = report.requests_per_worker.values();
+    if let (Some(least), Some(most)) = (counts.clone().min(), counts.max()) {
+        let workers = report.requests_per_worker.len();
+        let requests = if workers > MOST_WORKERS_NAMED {
+            format!("{least} to {most} on {workers} workers")
+        } else {
+            let named = report.requests_per_worker.iter().map(|(worker, count)| format!("{worker} {count}"));
+            named.collect::<Vec<_>>().join(", ")
+        };
+        facts.push(pair("requests per worker", "", requests));
     }
 
     let mut latencies = vec![row(["latency", "unit", "samples", "mean", "p50", "p90", "p99", "max", "std"])];

@@ -59,6 +59,9 @@ fn failed(row: u64, sent_ms: f64, end_ms: f64, kind: FailureKind) -> RequestReco
 
 fn facts() -> RunFacts {
     RunFacts {
+        virtual_time: false,
+        unfinished_requests: None,
+        reuse_bounds: None,
         workload: "toolagent".to_owned(),
         router_mode: "kv".to_owned(),
         arrival_mode: "concurrency".to_owned(),
@@ -132,8 +135,9 @@ fn histogram_grows_beyond_a_day() {
 }
 
 #[test]
-fn per_second_leaves_out_gaps_of_zero() {
-    let rates = LatencySet::from_samples([0.0, 2.0, 4.0, 5.0]).per_second().summary().unwrap();
+fn rates_leave_out_gaps_of_zero() {
+    let (_, rates) = LatencySet::from_samples([0.0, 2.0, 4.0, 5.0]).summary_with_rates();
+    let rates = rates.unwrap();
     assert_eq!((rates.samples, rates.min, rates.median, rates.max), (3, 200.0, 250.0, 500.0));
 }
 
@@ -300,6 +304,27 @@ fn report_survives_writing_and_reading() {
     let report = report_of(&small_run(1.0));
     report.write(&path).unwrap();
     assert_eq!(Report::read(&path).unwrap(), report);
+}
+
+#[test]
+fn a_replay_is_reported_under_the_names_of_the_reference_too() {
+    let mut records = small_run(1.0).split_off(1);
+    records.push(failed(8, 3.0, 60.0, FailureKind::Rejected));
+    let facts = RunFacts { virtual_time: true, unfinished_requests: Some(2), ..facts() };
+    let report = Report::build(&records, &gaps(&records), &facts);
+    let reference = report.reference.as_ref().expect("figures of a replay");
+    let end_ms = records.iter().map(|record| record.end_ms).fold(0.0, f64::max);
+    assert!(end_ms > report.duration_ms, "the first send is not at 0");
+    assert_eq!(reference["duration_ms"], end_ms);
+    assert_eq!(reference["num_requests"], report.num_requests + 2);
+    assert_eq!(reference["output_throughput_tok_s"], report.total_output_tokens as f64 / (end_ms / 1000.0));
+    let same = |key: &str| !key.contains("throughput_") && !["duration_ms", "num_requests"].contains(&key);
+    for (key, value) in reference.iter().filter(|(key, _)| same(key)) {
+        assert_eq!(value.as_f64(), report.value(key), "{key} is the same figure in both");
+    }
+    // Counts, samples, nine statistics of six metrics.
+    assert_eq!(reference.len(), 11 + 3 + 9 * 6);
+    assert_eq!(Report::parse(&report.to_json(), "report.json").unwrap(), report);
 }
 
 #[test]

@@ -100,8 +100,10 @@ impl Explained {
         })
     }
 
-    /// The written form. `config` is that of the router that decided.
-    pub fn line(&self, config: &RouterConfig) -> ExplainedLine<'_> {
+    /// The written form. `config` is that of the router that decided, whose workers have `ranks` ranks each.
+    pub fn line(&self, config: &RouterConfig, ranks: u32) -> ExplainedLine<'_> {
+        let target = |engine: WorkerId| (engine.0 / ranks.max(1), engine.0 % ranks.max(1));
+        let (worker, dp_rank) = target(self.worker);
         let probabilities = self.probabilities(config);
         let probability = |index: usize| probabilities.as_ref().map(|all| all[index]);
         let candidates = self.candidates.iter().enumerate();
@@ -112,14 +114,14 @@ impl Explained {
             mode: config.router_mode.name(),
             queued: self.queued,
             wait_ms: self.wait.as_ms(),
-            worker: self.worker,
+            worker,
+            dp_rank,
             ties: self.ties,
             best_overlap_blocks: self.best_overlap_blocks(),
             candidates: candidates
-                .map(|(index, (worker, terms))| CandidateLine {
-                    worker: *worker,
-                    terms,
-                    probability: probability(index),
+                .map(|(index, (engine, terms))| {
+                    let (worker, dp_rank) = target(*engine);
+                    CandidateLine { worker, dp_rank, terms, probability: probability(index) }
                 })
                 .collect(),
         }
@@ -135,7 +137,9 @@ pub struct ExplainedLine<'a> {
     mode: &'static str,
     queued: bool,
     wait_ms: f64,
-    worker: WorkerId,
+    worker: u32,
+    #[serde(skip_serializing_if = "is_first")]
+    dp_rank: u32,
     ties: u32,
     best_overlap_blocks: u32,
     candidates: Vec<CandidateLine<'a>>,
@@ -143,11 +147,17 @@ pub struct ExplainedLine<'a> {
 
 #[derive(Clone, Debug, Serialize)]
 struct CandidateLine<'a> {
-    worker: WorkerId,
+    worker: u32,
+    #[serde(skip_serializing_if = "is_first")]
+    dp_rank: u32,
     #[serde(flatten)]
     terms: &'a CostTerms,
     #[serde(skip_serializing_if = "Option::is_none")]
     probability: Option<f64>,
+}
+
+fn is_first(rank: &u32) -> bool {
+    *rank == 0
 }
 
 #[cfg(test)]

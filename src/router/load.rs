@@ -5,44 +5,56 @@
 //! reference.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use crate::engine::hash::BlockId;
-use crate::ids::{RequestId, SequenceHash, WorkerId};
+use crate::engine::hash::{BlockId, Chain};
+use crate::ids::{RequestId, WorkerId};
+use crate::router::runs::{Entry, Run, Runs, Segment};
 
 #[derive(Clone, Debug)]
 struct Booking {
     worker: WorkerId,
-    blocks: Vec<SequenceHash>,
+    chain: Chain,
     unshared_blocks: u32,
     prefill_tokens: u32,
 }
 
-#[derive(Clone, Debug, Default)]
-struct WorkerLoad {
-    /// How many bookings share a block.
-    blocks: FxHashMap<SequenceHash, u32>,
-    /// Blocks that no other booking may share.
-    unshared_blocks: u32,
-    prefill_tokens: u64,
-    requests: u32,
+/// Bookings of a worker that refer to the same number of leading blocks of a run.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    worker: WorkerId,
+    blocks: u32,
+    bookings: u32,
+}
+
+impl Entry for Share {
+    fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    fn blocks(&self) -> u32 {
+        self.blocks
+    }
 }
 
 /// All bookings.
 #[derive(Clone, Debug, Default)]
 pub struct LoadBook {
-    workers: FxHashMap<WorkerId, WorkerLoad>,
+    /// Ascending.
+    workers: Vec<(WorkerId, WorkerLoad)>,
     bookings: FxHashMap<RequestId, Booking>,
+    /// The blocks of the bookings' prompts.
+    runs: Runs<Share>,
+    segments: Vec<Segment>,
 }
 
-/// A worker's load as a candidate for one prompt.
+/// What a worker carries by its bookings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProjectedLoad {
+pub struct WorkerLoad {
     /// Uncached prompt tokens without a first token yet.
     pub active_prefill_tokens: u64,
     /// Distinct blocks in flight.
     pub active_blocks: u32,
-    /// Full blocks of the prompt that would come on top.
-    pub additional_blocks: u32,
     /// Requests in flight.
     pub active_requests: u32,
 }
@@ -54,83 +66,142 @@ impl LoadBook {
     }
 
     /// Books a request on a worker. A second booking under the same id is refused.
-    pub fn book(&mut self, id: RequestId, worker: WorkerId, chain: &[BlockId], prefill_tokens: u32) -> bool {
-        if self.bookings.contains_key(&id) {
+    pub fn book(&mut self, id: RequestId, worker: WorkerId, chain: &Chain, prefill_tokens: u32) -> bool {
+        let booking = Booking { worker, chain: chain.clone(), unshared_blocks: 0, prefill_tokens };
+        if !self.enter(id, booking) {
             return false;
         }
-        let load = self.workers.entry(worker).or_default();
-        let blocks: Vec<SequenceHash> = chain.iter().map(|block| block.sequence).collect();
-        for block in &blocks {
-            *load.blocks.entry(*block).or_insert(0) += 1;
+        let known = self.walk(chain);
+        let mut added = 0;
+        let segments = std::mem::take(&mut self.segments);
+        for segment in &segments {
+            added += self.share(*segment, worker, 1);
         }
-        load.prefill_tokens += u64::from(prefill_tokens);
-        load.requests += 1;
-        self.bookings.insert(id, Booking { worker, blocks, unshared_blocks: 0, prefill_tokens });
+        self.segments = segments;
+        let unknown = (chain.len() - known) as u32;
+        if unknown > 0 {
+            let entries = SmallVec::from_iter([Share { worker, blocks: unknown, bookings: 1 }]);
+            let start = known as u32;
+            self.runs.insert(Run { chain: chain.clone(), start, blocks: unknown, listed: false, entries });
+        }
+        self.load_mut(worker).active_blocks += added + unknown;
         true
     }
 
     /// As [`LoadBook::book`], but with so many blocks that are this request's own, whatever others have in flight.
     pub fn book_unshared(&mut self, id: RequestId, worker: WorkerId, blocks: u32, prefill_tokens: u32) -> bool {
-        if !self.book(id, worker, &[], prefill_tokens) {
+        let booking = Booking { worker, chain: Chain::default(), unshared_blocks: blocks, prefill_tokens };
+        self.enter(id, booking)
+    }
+
+    fn enter(&mut self, id: RequestId, booking: Booking) -> bool {
+        if self.bookings.contains_key(&id) {
             return false;
         }
-        if let (Some(booking), Some(load)) = (self.bookings.get_mut(&id), self.workers.get_mut(&worker)) {
-            booking.unshared_blocks = blocks;
-            load.unshared_blocks += blocks;
-        }
+        let load = self.load_mut(booking.worker);
+        load.active_prefill_tokens += u64::from(booking.prefill_tokens);
+        load.active_blocks += booking.unshared_blocks;
+        load.active_requests += 1;
+        self.bookings.insert(id, booking);
         true
+    }
+
+    /// Collects where a prompt's blocks are; returns how many of them are known.
+    fn walk(&mut self, chain: &[BlockId]) -> usize {
+        self.segments.clear();
+        let segments = &mut self.segments;
+        self.runs.walk(chain.into(), 0, |segment| {
+            segments.push(segment);
+            true
+        })
+    }
+
+    /// So many more bookings of the worker refer to the leading blocks of a run, or fewer; returns by how many the worker's
+    /// blocks there have changed.
+    fn share(&mut self, segment: Segment, worker: WorkerId, change: i32) -> u32 {
+        let before = self.runs.get(segment.run).most_blocks(worker);
+        let entries = self.runs.entries_mut(segment.run);
+        match entries.binary_search_by_key(&(worker, segment.blocks), |share| (share.worker, share.blocks)) {
+            Ok(at) => {
+                entries[at].bookings = entries[at].bookings.saturating_add_signed(change);
+                if entries[at].bookings == 0 {
+                    entries.remove(at);
+                }
+            }
+            Err(at) => entries.insert(at, Share { worker, blocks: segment.blocks, bookings: 1 }),
+        }
+        self.runs.get(segment.run).most_blocks(worker).abs_diff(before)
     }
 
     /// The request has its first token: its prompt is no prefill work any more. Can be said again.
     pub fn prefill_completed(&mut self, id: RequestId) {
         let Some(booking) = self.bookings.get_mut(&id) else { return };
         let tokens = std::mem::take(&mut booking.prefill_tokens);
-        if let Some(load) = self.workers.get_mut(&booking.worker) {
-            load.prefill_tokens -= u64::from(tokens);
-        }
+        let worker = booking.worker;
+        self.load_mut(worker).active_prefill_tokens -= u64::from(tokens);
     }
 
     /// The request ended, in whatever way. Unknown ids are ignored. Returns the worker it was booked on.
     pub fn free(&mut self, id: RequestId) -> Option<WorkerId> {
-        self.prefill_completed(id);
         let booking = self.bookings.remove(&id)?;
-        let load = self.workers.get_mut(&booking.worker)?;
-        load.requests -= 1;
-        load.unshared_blocks -= booking.unshared_blocks;
-        for block in booking.blocks {
-            if let Some(shared) = load.blocks.get_mut(&block) {
-                *shared -= 1;
-                if *shared == 0 {
-                    load.blocks.remove(&block);
-                }
-            }
+        let worker = booking.worker;
+        let unshared = self.unshare(&booking);
+        let load = self.load_mut(worker);
+        load.active_blocks -= booking.unshared_blocks + unshared;
+        load.active_prefill_tokens -= u64::from(booking.prefill_tokens);
+        load.active_requests -= 1;
+        Some(worker)
+    }
+
+    /// Takes a booking's blocks out of the runs; returns how many of them the worker has from it alone.
+    fn unshare(&mut self, booking: &Booking) -> u32 {
+        self.walk(&booking.chain);
+        let segments = std::mem::take(&mut self.segments);
+        let mut unshared = 0;
+        for segment in &segments {
+            unshared += self.share(*segment, booking.worker, -1);
+            self.runs.fit(segment.run);
         }
-        Some(booking.worker)
+        self.segments = segments;
+        unshared
     }
 
     /// Drops a worker and all its bookings.
     pub fn forget_worker(&mut self, worker: WorkerId) {
-        self.workers.remove(&worker);
-        self.bookings.retain(|_, booking| booking.worker != worker);
-    }
-
-    /// What the worker carries now; no prompt, no additional blocks.
-    pub fn load(&self, worker: WorkerId) -> ProjectedLoad {
-        self.project(worker, &[])
-    }
-
-    /// What the worker carries now, and what this prompt would add.
-    pub fn project(&self, worker: WorkerId, chain: &[BlockId]) -> ProjectedLoad {
-        let Some(load) = self.workers.get(&worker) else {
-            return ProjectedLoad { additional_blocks: chain.len() as u32, ..ProjectedLoad::default() };
-        };
-        let shared = chain.iter().take_while(|block| load.blocks.contains_key(&block.sequence)).count();
-        ProjectedLoad {
-            active_prefill_tokens: load.prefill_tokens,
-            active_blocks: load.blocks.len() as u32 + load.unshared_blocks,
-            additional_blocks: (chain.len() - shared) as u32,
-            active_requests: load.requests,
+        let gone: Vec<RequestId> =
+            self.bookings.iter().filter(|(_, booking)| booking.worker == worker).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.free(id);
         }
+        self.workers.retain(|(known, _)| *known != worker);
+    }
+
+    /// For every worker with bookings of the prompt's first block: how many of its leading blocks they have, ascending by
+    /// worker; `shared` is cleared first.
+    pub fn find_shared(&self, chain: &[BlockId], shared: &mut Vec<(WorkerId, u32)>) {
+        self.runs.find(chain.into(), shared);
+    }
+
+    /// What the worker carries now.
+    pub fn load(&self, worker: WorkerId) -> WorkerLoad {
+        self.place_of(worker).map(|at| self.workers[at].1).unwrap_or_default()
+    }
+
+    /// What the workers carry that have, or had, bookings; ascending by worker.
+    pub fn loads(&self) -> &[(WorkerId, WorkerLoad)] {
+        &self.workers
+    }
+
+    fn place_of(&self, worker: WorkerId) -> Result<usize, usize> {
+        self.workers.binary_search_by_key(&worker, |(known, _)| *known)
+    }
+
+    fn load_mut(&mut self, worker: WorkerId) -> &mut WorkerLoad {
+        let at = self.place_of(worker).unwrap_or_else(|at| {
+            self.workers.insert(at, (worker, WorkerLoad::default()));
+            at
+        });
+        &mut self.workers[at].1
     }
 
     /// Requests in flight on all workers.
@@ -143,3 +214,6 @@ impl LoadBook {
         self.bookings.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

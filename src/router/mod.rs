@@ -14,6 +14,7 @@ pub mod load;
 pub mod policy;
 pub mod queue;
 pub mod route;
+mod runs;
 
 pub use config::{QueuePolicy, RouterConfig, RouterConfigError, RouterMode, TieBreak};
 pub use cost::{CostTerms, RequestCost};

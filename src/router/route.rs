@@ -4,7 +4,7 @@
 //! generator, so the same inputs give the same decisions. A worker here is whatever can be chosen: of an engine with
 //! several data-parallel ranks each rank is one, numbered worker × ranks + rank.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::KvEventData;
 use crate::engine::hash::{Chain, block_chain};
@@ -14,7 +14,7 @@ use crate::router::config::{RouterConfig, RouterConfigError, RouterMode};
 use crate::router::cost::{CostTerms, RequestCost};
 use crate::router::explain::Pool;
 use crate::router::index::BlockIndex;
-use crate::router::load::{LoadBook, ProjectedLoad};
+use crate::router::load::LoadBook;
 use crate::router::policy::round_robin::RoundRobin;
 use crate::router::policy::{kv, random};
 use crate::router::queue::{RequestQueue, Waiting, score};
@@ -24,7 +24,7 @@ use crate::time::{SimSpan, SimTime};
 const UNKNOWN_BATCHED_TOKENS: u32 = 10_000_000;
 
 /// A request that wants a worker.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RouteRequest {
     /// Its name, unique among the requests that wait or are in flight.
     pub id: RequestId,
@@ -42,7 +42,8 @@ pub struct RouteRequest {
 }
 
 /// What can arrive at a router.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouterInput {
     /// A worker can take requests.
     WorkerUp {
@@ -88,7 +89,8 @@ pub struct Decision {
 }
 
 /// What a router says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouterOutput {
     /// The request's worker; the request is booked on it. It may have come long before.
     Routed(RequestId, Decision),
@@ -110,6 +112,7 @@ pub struct Router {
     round_robin: RoundRobin,
     rng: Rng,
     overlaps: Vec<(WorkerId, u32)>,
+    shared: Vec<(WorkerId, u32)>,
     terms: Vec<(WorkerId, CostTerms)>,
     costs: Vec<f64>,
     /// Keep no book of what the mode does not ask for.
@@ -167,6 +170,7 @@ impl Router {
             queue: RequestQueue::default(),
             round_robin: RoundRobin::new(ranks),
             overlaps: Vec::new(),
+            shared: Vec::new(),
             terms: Vec::new(),
             costs: Vec::new(),
             explaining: false,
@@ -348,22 +352,46 @@ impl Router {
     fn place(&mut self, request: &RouteRequest, overlaps: &[(WorkerId, u32)]) -> Decision {
         let mut terms = std::mem::take(&mut self.terms);
         terms.clear();
-        let facts = self.candidates(request).map(|(worker, _)| (worker, self.facts(worker, request, overlaps)));
-        terms.extend(facts);
-        let least_prefill_tokens = terms.iter().map(|(_, terms)| terms.active_prefill_tokens).min().unwrap_or(0);
+        let mut shared = std::mem::take(&mut self.shared);
+        shared.clear();
+        if self.config.router_track_active_blocks && self.config.router_assume_kv_reuse {
+            self.load.find_shared(&request.chain, &mut shared);
+        }
+        let mut loads = Ascending(self.load.loads());
+        let prefill_tokens = |(worker, _)| loads.of(worker).active_prefill_tokens;
+        let least_prefill_tokens = self.candidates(request).map(prefill_tokens).min().unwrap_or(0);
         let cost =
             RequestCost { input_tokens: request.input_tokens, block_size: self.block_size, least_prefill_tokens };
-        for (_, terms) in &mut terms {
-            *terms = terms.priced(cost, &self.config);
-        }
+        let mut costs = std::mem::take(&mut self.costs);
+        costs.clear();
+        let (mut overlap, mut in_flight, mut loads) =
+            (Ascending(overlaps), Ascending(&shared), Ascending(self.load.loads()));
+        let priced = self.candidates(request).map(|(worker, _)| {
+            let load = loads.of(worker);
+            let additional_active_blocks = if self.config.router_track_active_blocks {
+                request.chain.len() as u32 - in_flight.of(worker)
+            } else {
+                0
+            };
+            let facts = CostTerms {
+                overlap_blocks: overlap.of(worker),
+                active_prefill_tokens: load.active_prefill_tokens,
+                active_decode_blocks: load.active_blocks,
+                additional_active_blocks,
+                active_requests: load.active_requests,
+                ..CostTerms::default()
+            };
+            let priced = facts.priced(cost, &self.config);
+            costs.push(priced.cost);
+            (worker, priced)
+        });
+        terms.extend(priced);
+        self.shared = shared;
         let chosen = match self.config.router_mode {
             RouterMode::RoundRobin | RouterMode::Random => self.choose_blind(terms.len()),
-            RouterMode::Kv => {
-                self.costs.clear();
-                self.costs.extend(terms.iter().map(|(_, terms)| terms.cost));
-                kv::choose(&self.costs, self.config.router_temperature, self.config.tie_break, &mut self.rng)
-            }
+            RouterMode::Kv => kv::choose(&costs, self.config.router_temperature, self.config.tie_break, &mut self.rng),
         };
+        self.costs = costs;
         let (worker, chosen_terms) = terms[chosen];
         self.book(request, worker, chosen_terms.overlap_blocks);
         let decision = Decision {
@@ -378,30 +406,6 @@ impl Router {
         };
         self.terms = terms;
         decision
-    }
-
-    /// What is known of a candidate; the results are still missing.
-    fn facts(&self, worker: WorkerId, request: &RouteRequest, overlaps: &[(WorkerId, u32)]) -> CostTerms {
-        let overlap = overlaps.binary_search_by_key(&worker, |(holder, _)| *holder);
-        let load = self.project(worker, request);
-        CostTerms {
-            overlap_blocks: overlap.map_or(0, |at| overlaps[at].1),
-            active_prefill_tokens: load.active_prefill_tokens,
-            active_decode_blocks: load.active_blocks,
-            additional_active_blocks: load.additional_blocks,
-            active_requests: load.active_requests,
-            ..CostTerms::default()
-        }
-    }
-
-    fn project(&self, worker: WorkerId, request: &RouteRequest) -> ProjectedLoad {
-        if !self.config.router_track_active_blocks {
-            return self.load.load(worker);
-        }
-        if self.config.router_assume_kv_reuse {
-            return self.load.project(worker, &request.chain);
-        }
-        ProjectedLoad { additional_blocks: request.chain.len() as u32, ..self.load.load(worker) }
     }
 
     fn book(&mut self, request: &RouteRequest, worker: WorkerId, overlap_blocks: u32) {
@@ -446,4 +450,20 @@ impl Router {
 
 fn is_candidate(worker: WorkerId, request: &RouteRequest) -> bool {
     !request.excluded.contains(&worker)
+}
+
+/// Facts by worker, ascending, asked for in that order.
+struct Ascending<'a, T>(&'a [(WorkerId, T)]);
+
+impl<T: Copy + Default> Ascending<'_, T> {
+    /// The worker's, or nothing.
+    fn of(&mut self, worker: WorkerId) -> T {
+        while let Some(((next, fact), rest)) = self.0.split_first() {
+            if *next >= worker {
+                return if *next == worker { *fact } else { T::default() };
+            }
+            self.0 = rest;
+        }
+        T::default()
+    }
 }

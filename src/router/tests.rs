@@ -1,7 +1,7 @@
 //! Unit tests of the router room: the reference's worked examples, and what each key changes.
 
 use super::*;
-use crate::engine::hash::{BlockId, block_chain, sequence_hash, tokens_hash};
+use crate::engine::hash::{BlockId, Chain, block_chain, sequence_hash, tokens_hash};
 use crate::engine::{KvEventData, StoredBlock};
 use crate::ids::{RequestId, SequenceHash, TokensHash, WorkerId};
 use crate::rng::Seed;
@@ -127,8 +127,8 @@ fn ties_spread_by_seed_and_repeat_with_it() {
     assert!((0..20).all(|_| kv::choose(&[3.0, 1.0, 1.0], 0.0, TieBreak::Lowest, &mut rng) == 1));
 }
 
-fn chain(blocks: &[u32]) -> Vec<BlockId> {
-    block_chain(&blocks.iter().flat_map(|block| [*block; 4]).collect::<Vec<_>>(), 4)
+fn chain(blocks: &[u32]) -> Chain {
+    block_chain(&blocks.iter().flat_map(|block| [*block; 4]).collect::<Vec<_>>(), 4).into()
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn bookings_share_prefixes() {
     let mut book = LoadBook::new();
     let worker = WorkerId(0);
     let state = |book: &LoadBook| {
-        let load = book.project(worker, &[]);
+        let load = book.load(worker);
         (load.active_blocks, load.active_prefill_tokens)
     };
     book.book(RequestId(1), worker, &chain(&[1, 2, 3]), 12);
@@ -145,7 +145,9 @@ fn bookings_share_prefixes() {
     assert_eq!(state(&book), (4, 16));
     book.book(RequestId(3), worker, &chain(&[1, 2, 3, 4]), 0);
     assert_eq!(state(&book), (5, 16));
-    assert_eq!(book.project(worker, &chain(&[1, 2, 7])).additional_blocks, 1);
+    let mut shared = Vec::new();
+    book.find_shared(&chain(&[1, 2, 7]), &mut shared);
+    assert_eq!(shared, [(worker, 2)]);
     book.free(RequestId(2));
     assert_eq!(state(&book), (4, 12));
     book.free(RequestId(3));
@@ -188,7 +190,7 @@ fn index_counts_leading_blocks_exactly() {
     assert_eq!(depth(&index, &chain(&[1, 2, 9])), [(0, 2), (1, 2)]);
     assert_eq!(depth(&index, &chain(&[2, 1])), []);
     // The middle block goes: what follows is out of reach, and back when the block is.
-    index.apply(WorkerId(1), &KvEventData::Removed { blocks: vec![long[2].sequence] });
+    index.apply(WorkerId(1), &KvEventData::Removed { blocks: [long[2].sequence].into_iter().collect() });
     assert_eq!(depth(&index, &long), [(0, 2), (1, 2)]);
     index.apply(WorkerId(1), &stored(Some(long[1].sequence), &long[2..3]));
     assert_eq!(depth(&index, &long), [(0, 2), (1, 5)]);
@@ -221,7 +223,7 @@ fn index_takes_opaque_names() {
         &KvEventData::Stored { parent: Some(SequenceHash(1001)), blocks: foreign[1..].iter().cloned().collect() },
     );
     assert_eq!(depth(&index, &ours), [(3, 2)]);
-    index.apply(WorkerId(3), &KvEventData::Removed { blocks: vec![SequenceHash(1002)] });
+    index.apply(WorkerId(3), &KvEventData::Removed { blocks: [SequenceHash(1002)].into_iter().collect() });
     assert_eq!(depth(&index, &ours), [(3, 1)]);
 }
 
@@ -298,7 +300,7 @@ fn unshared_bookings_count_in_full() {
     for id in 1..=3 {
         book.free(RequestId(id));
     }
-    assert_eq!(book.load(worker), crate::router::load::ProjectedLoad::default());
+    assert_eq!(book.load(worker), crate::router::load::WorkerLoad::default());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{RequestId, SessionId};
 use crate::session::arrivals::ArrivalTimes;
@@ -17,7 +18,8 @@ use crate::session::plan::{ArrivalMode, PlannedSession};
 use crate::time::{SimSpan, SimTime};
 
 /// What can arrive at the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DriverInput {
     /// The request ended.
     Ended {
@@ -31,7 +33,7 @@ pub enum DriverInput {
 }
 
 /// A request that is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Release {
     /// The request; its number is its row.
     pub id: RequestId,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// One request of a session.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedTurn {
     /// The workload's row, by which prompt and lengths are found.
     pub row: u64,
@@ -13,7 +13,7 @@ pub struct PlannedTurn {
 }
 
 /// One session: its turns are sent one after another.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedSession {
     /// The session's name in the trace, if it has one.
     pub session_id: Option<String>,

@@ -35,6 +35,12 @@ pub struct ReplayConfig {
     pub max_sim_time: Option<SimTime>,
     /// Check every machine's invariants at each moment; costs time.
     pub check: bool,
+    /// Let routing decisions tell all their candidates; costs time.
+    pub explain: bool,
+    /// Tell steps, those that are alike as one.
+    pub tell_steps: bool,
+    /// Take and tell every step by itself, those that are alike, too; results are the same. Costs time.
+    pub every_step: bool,
     /// Seed of the output tokens.
     pub seed: u64,
 }
@@ -49,13 +55,20 @@ impl ReplayConfig {
             kv_event_lag: SimSpan::ZERO,
             max_sim_time: None,
             check: false,
+            explain: false,
+            tell_steps: false,
+            every_step: false,
             seed,
         }
     }
 
     /// What engines need to tell for this replay. `every_token`: for those who look at engines, not at results.
     pub fn engine_detail(&self, every_token: bool) -> EngineDetail {
-        EngineDetail { every_token, kv_events: self.router.router_mode == RouterMode::Kv }
+        EngineDetail {
+            every_token,
+            kv_events: self.router.router_mode == RouterMode::Kv || self.explain,
+            steps: every_token || self.tell_steps,
+        }
     }
 }
 

@@ -21,13 +21,13 @@ impl<W: Write> ExplainWriter<W> {
         ExplainWriter { out, line: Vec::new(), decisions: 0 }
     }
 
-    /// Writes one decision; `config` is that of the router that took it.
+    /// Writes one decision; `config` is that of the router that took it, whose workers have `ranks` ranks each.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn decision(&mut self, explained: &Explained, config: &RouterConfig) -> io::Result<()> {
+    pub fn decision(&mut self, explained: &Explained, config: &RouterConfig, ranks: u32) -> io::Result<()> {
         self.line.clear();
-        serde_json::to_writer(&mut self.line, &explained.line(config))?;
+        serde_json::to_writer(&mut self.line, &explained.line(config, ranks))?;
         self.line.push(b'\n');
         self.decisions += 1;
         self.out.write_all(&self.line)

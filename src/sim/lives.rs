@@ -22,6 +22,11 @@ impl Lives {
         self.0.into_iter().flatten().collect()
     }
 
+    /// All that have come so far, by row.
+    pub fn iter(&self) -> impl Iterator<Item = &RequestLife> {
+        self.0.iter().flatten()
+    }
+
     /// Takes in an event; true if the request ended with it.
     pub fn note(&mut self, workload: &Workload, at: SimTime, event: WorldEvent) -> bool {
         let lives = &mut self.0;

@@ -6,19 +6,25 @@ use crate::engine::{ConfigError, EngineRequest};
 use crate::ids::RequestId;
 use crate::measure::LatencySet;
 use crate::rng::Seed;
-use crate::router::RouterConfigError;
+use crate::router::{RouterConfigError, RouterMode};
 use crate::session::driver::Driver;
 use crate::session::ledger::{Outcome, RequestRecord};
 use crate::session::workload::Workload;
 use crate::sim::config::ReplayConfig;
+use crate::sim::diagnosis::who_waits;
 use crate::sim::life::RequestLife;
 use crate::sim::lives::Lives;
-use crate::sim::world::{Asking, World};
+use crate::sim::world::{Asking, World, WorldEvent};
 use crate::time::{SimSpan, SimTime};
 use crate::trace::PromptHasher;
 
 /// Engines keep so many waits between tokens before they hand them over.
-const GAPS_AT_A_TIME: usize = 4096;
+const GAPS_AT_A_TIME: usize = 64;
+/// Engines are asked for them so often: a look at hundreds of engines costs more than a tick.
+const TICKS_AT_A_TIME: u64 = 256;
+
+/// So many ticks at one moment without a token, a hand-off or an end are no way to get on.
+const TICKS_STANDING_STILL: u32 = 100_000;
 
 /// Why there is no result.
 #[derive(Debug, Error)]
@@ -33,8 +39,18 @@ pub enum ReplayError {
     #[error("`{0}` is 0, expected a whole number of at least 1")]
     NoWorker(&'static str),
     /// Nothing is due, but requests are under way.
-    #[error("the replay is stuck at {at}: {in_flight} requests are under way and nothing will ever happen; {state}")]
+    #[error("the replay is stuck at {at}, requests under way: {in_flight}, and nothing will ever happen; {state}")]
     Stuck {
+        /// When.
+        at: SimTime,
+        /// How many.
+        in_flight: usize,
+        /// Who waits for what.
+        state: String,
+    },
+    /// Something is always due at this moment, but nothing comes of it.
+    #[error("the replay stands still at {at}, requests under way: {in_flight}, and they get no further; {state}")]
+    StandsStill {
         /// When.
         at: SimTime,
         /// How many.
@@ -70,14 +86,30 @@ pub struct ReplayResult {
 }
 
 /// Replays `workload`; `progress` hears how many requests have ended.
+///
+/// # Errors
+/// See [`ReplayError`].
 pub fn replay(
     config: &ReplayConfig,
     workload: &Workload,
+    progress: impl FnMut(u64),
+) -> Result<ReplayResult, ReplayError> {
+    replay_observed(config, workload, progress, |_, _| {})
+}
+
+/// As [`replay`]; `observe` hears all that happens, steps that are alike as one.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub fn replay_observed(
+    config: &ReplayConfig,
+    workload: &Workload,
     mut progress: impl FnMut(u64),
+    mut observe: impl FnMut(SimTime, &WorldEvent),
 ) -> Result<ReplayResult, ReplayError> {
     let block_size = config.fleet.block_size()?;
     let driver = Driver::new(workload.sessions.clone(), config.arrival);
-    let mut world = World::new(config, driver, false)?;
+    let mut world = World::new(config, driver, config.every_step)?;
     let seed = Seed(config.seed).split("output");
     let mut lives = Lives::new(workload.items.len());
     let mut itl = LatencySet::exact();
@@ -95,28 +127,48 @@ pub fn replay(
         };
         Asking { request, priority_jump: f64::from(item.priority), strict_priority: item.strict_priority }
     };
+    // A router that explains itself knows overlaps that do not matter to its mode; results are the same without.
+    let asked_for_overlaps = config.explain && config.router.router_mode != RouterMode::Kv;
     let mut now = SimTime::ZERO;
+    let mut ticks = 0u64;
+    let mut still = 0;
     while let Some(deadline) = world.next_deadline() {
         if config.max_sim_time.is_some_and(|most| deadline > most) {
             break;
         }
+        still = if deadline > now { 0 } else { still + 1 };
+        if still > TICKS_STANDING_STILL {
+            let (in_flight, state) = (world.in_flight(), state(&world, &lives));
+            return Err(ReplayError::StandsStill { at: now, in_flight, state });
+        }
         now = deadline;
-        world.tick(now, &mut request, &mut |at, event| {
+        world.tick(now, &mut request, &mut |at, mut event| {
+            observe(at, &event);
+            if gets_on(&event) {
+                still = 0;
+            }
+            if let WorldEvent::Routed { decision, .. } = &mut event
+                && asked_for_overlaps
+            {
+                (decision.overlap_blocks, decision.best_overlap_blocks) = (None, None);
+            }
             ended += u64::from(lives.note(workload, at, event));
         });
         if config.check {
             world.check().map_err(|broken| ReplayError::Broken { at: now, broken })?;
         }
-        world.drain_gaps(GAPS_AT_A_TIME, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
+        ticks += 1;
+        if ticks.is_multiple_of(TICKS_AT_A_TIME) {
+            world.drain_gaps(GAPS_AT_A_TIME, |gaps| itl.record_spans(gaps.iter().map(|gap| (gap.gap, gap.tokens))));
+        }
         if ended > told {
             told = ended;
             progress(ended);
         }
     }
-    world.drain_gaps(1, |gap| itl.record_n(gap.gap.as_ms(), u64::from(gap.tokens)));
-    itl.compact();
+    world.drain_gaps(1, |gaps| itl.record_spans(gaps.iter().map(|gap| (gap.gap, gap.tokens))));
     if world.in_flight() > 0 && world.next_deadline().is_none() {
-        return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: world.state() });
+        return Err(ReplayError::Stuck { at: now, in_flight: world.in_flight(), state: state(&world, &lives) });
     }
     let lives = lives.into_vec();
     let reused_tokens_max =
@@ -125,6 +177,28 @@ pub fn replay(
     let records = lives.iter().filter(|life| life.outcome.is_some()).map(|life| record(life, workload)).collect();
     let clamped_steps = world.clamped_steps();
     Ok(ReplayResult { records, lives, itl, unfinished, clamped_steps, reused_tokens_max })
+}
+
+/// Who waits for what: the requests, then the machines.
+fn state(world: &World, lives: &Lives) -> String {
+    format!("{}; {}", who_waits(lives.iter()), world.state())
+}
+
+/// True if a request came, or came nearer to its end.
+fn gets_on(event: &WorldEvent) -> bool {
+    match event {
+        WorldEvent::Released(_)
+        | WorldEvent::Handoff(..)
+        | WorldEvent::Token { .. }
+        | WorldEvent::Finished(_)
+        | WorldEvent::Rejected(..) => true,
+        // A sequence may be thrown out and admitted again for ever.
+        WorldEvent::Routed { .. }
+        | WorldEvent::Admitted { .. }
+        | WorldEvent::Preempted(_)
+        | WorldEvent::Step { .. }
+        | WorldEvent::Gauges { .. } => false,
+    }
 }
 
 /// The record that reports are made of.

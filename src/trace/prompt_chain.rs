@@ -4,10 +4,9 @@
 
 use std::sync::Arc;
 
-use super::prompt::{PromptPlan, Segment};
+use super::prompt::PromptPlan;
 use crate::engine::Prompt;
 use crate::engine::hash::{BlockId, sequence_hash, tokens_hash};
-use crate::ids::TokensHash;
 
 /// Makes prompts with known blocks; keeps its buffers from one to the next.
 #[derive(Clone, Debug, Default)]
@@ -21,41 +20,13 @@ impl PromptHasher {
     pub fn hash(&mut self, plan: &PromptPlan, block_size: u32) -> Prompt {
         self.chain.clear();
         self.block.clear();
-        let mut parent = None;
         for segment in plan.segments() {
-            let mut at = 0;
-            let mut equal: Option<(u32, TokensHash)> = None;
-            while at < segment.tokens {
-                let own = match whole_block_token(segment, at, block_size).filter(|_| self.block.is_empty()) {
-                    Some(token) => {
-                        at += block_size;
-                        match equal {
-                            Some((same, own)) if same == token => own,
-                            _ => {
-                                self.block.resize(block_size as usize, token);
-                                let own = tokens_hash(&self.block);
-                                self.block.clear();
-                                equal = Some((token, own));
-                                own
-                            }
-                        }
-                    }
-                    None => {
-                        let wanted = block_size - self.block.len() as u32;
-                        let taken = wanted.min(segment.tokens - at);
-                        self.block.extend((at..at + taken).map(|position| segment.token_at(position)));
-                        at += taken;
-                        if taken < wanted {
-                            continue;
-                        }
-                        let own = tokens_hash(&self.block);
-                        self.block.clear();
-                        own
-                    }
-                };
-                let sequence = sequence_hash(parent, own);
-                self.chain.push(BlockId { tokens: own, sequence });
-                parent = Some(sequence);
+            let (mut token, mut left) = (segment.first_token, segment.tokens);
+            while left > 0 {
+                let tokens = left.min(segment.run_tokens.max(1));
+                self.add(token, tokens, block_size);
+                token = token.saturating_add(1);
+                left -= tokens;
             }
         }
         Prompt::Hashed {
@@ -64,11 +35,34 @@ impl PromptHasher {
             tail: Arc::from(self.block.as_slice()),
         }
     }
-}
 
-/// The token of the block that starts at `at`, if it lies in the segment and has only one.
-fn whole_block_token(segment: &Segment, at: u32, block_size: u32) -> Option<u32> {
-    let run_tokens = segment.run_tokens.max(1);
-    let fits = segment.tokens - at >= block_size && run_tokens - at % run_tokens >= block_size;
-    fits.then(|| segment.token_at(at))
+    /// Appends `tokens` equal tokens.
+    fn add(&mut self, token: u32, mut tokens: u32, block_size: u32) {
+        if !self.block.is_empty() {
+            let taken = (block_size - self.block.len() as u32).min(tokens);
+            self.block.extend(std::iter::repeat_n(token, taken as usize));
+            tokens -= taken;
+            if self.block.len() as u32 == block_size {
+                self.end_blocks(1);
+            }
+        }
+        let whole = tokens / block_size;
+        if whole > 0 {
+            self.block.resize(block_size as usize, token);
+            self.end_blocks(whole);
+        }
+        self.block.extend(std::iter::repeat_n(token, (tokens - whole * block_size) as usize));
+    }
+
+    /// The block is full, and so many follow one another that are like it.
+    fn end_blocks(&mut self, blocks: u32) {
+        let tokens = tokens_hash(&self.block);
+        self.block.clear();
+        let mut parent = self.chain.last().map(|before| before.sequence);
+        self.chain.extend((0..blocks).map(|_| {
+            let sequence = sequence_hash(parent, tokens);
+            parent = Some(sequence);
+            BlockId { tokens, sequence }
+        }));
+    }
 }

@@ -64,6 +64,11 @@ impl Lab {
         fs::write(self.work().join(name), text).expect("a written file");
     }
 
+    /// A file of the working folder.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.work().join(name)).expect("a file")
+    }
+
     /// Names in the working folder, sorted.
     pub fn names(&self) -> Vec<String> {
         names_in(&self.work())

@@ -3,10 +3,15 @@
 mod failover;
 mod gateway;
 mod golden;
+mod handoff;
+mod journal;
 mod lab;
 mod programs;
 mod reference_runs;
 mod replay;
+mod replay_determinism;
+mod replay_program;
+mod replay_stuck;
 mod runs;
 mod session_cases;
 mod support;

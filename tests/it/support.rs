@@ -100,6 +100,7 @@ fn mocker_config(space: &Space) -> MockerConfig {
         vocab_tokens: 1 << 20,
         announced_model_len: 1 << 20,
         seed: 0,
+        handoff_timeout: Duration::from_secs(30),
         grace: Duration::from_millis(200),
         engine: EngineConfig {
             num_gpu_blocks: 1024,

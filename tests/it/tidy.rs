@@ -104,7 +104,7 @@ fn no_banned_words() {
 
 #[test]
 fn pure_rooms_deny_clock_threads_and_random_order() {
-    for room in ["engine", "router", "session", "measure", "sim", "trace"] {
+    for room in ["engine", "router", "session", "journal", "measure", "sim", "trace"] {
         let text = std::fs::read_to_string(root().join("src").join(room).join("mod.rs")).expect("the room's map");
         assert!(
             text.contains("#![deny(clippy::disallowed_methods, clippy::disallowed_types)]"),

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use crate::engine::blocks::{BlockPool, HeldBlocks, PrefixMatch};
+use crate::engine::events::RemovedBlocks;
 use crate::engine::hash::{BlockId, Chain, SequenceBlocks};
 use crate::ids::{SequenceHash, TokensHash};
 
@@ -188,11 +189,11 @@ impl Pair {
     fn reserve(&mut self, holder: usize, hits: usize, fresh: usize) -> Result<bool, TestCaseError> {
         let holder = &mut self.holders[holder];
         let chain = &self.chains[holder.chain];
-        let (mut removed, mut model_removed) = (Vec::new(), Vec::new());
+        let (mut removed, mut model_removed) = (RemovedBlocks::default(), Vec::new());
         let done = self.pool.reserve(chain[..].into(), hits as u32, fresh as u32, &mut holder.held, &mut removed);
         let expected = self.model.reserve(&chain[..hits], fresh, &mut holder.names, &mut model_removed);
         prop_assert_eq!(done, expected, "reserve");
-        let removed: Vec<u64> = removed.into_iter().map(|hash| hash.0).collect();
+        let removed: Vec<u64> = removed.iter().map(|hash| hash.0).collect();
         prop_assert_eq!(removed, model_removed, "evicted contents");
         Ok(done)
     }
@@ -283,7 +284,10 @@ proptest! {
 fn fill(pool: &mut BlockPool, hashes: &[u64], hits: u32) -> HeldBlocks {
     let mut held = HeldBlocks::default();
     let (chain, blocks) = (chain(hashes), hashes.len() as u32);
-    assert!(pool.reserve(chain[..].into(), hits, blocks - hits, &mut held, &mut Vec::new()), "room for {hashes:?}");
+    assert!(
+        pool.reserve(chain[..].into(), hits, blocks - hits, &mut held, &mut RemovedBlocks::default()),
+        "room for {hashes:?}"
+    );
     pool.publish(&mut held, chain[..].into(), (hits, blocks), &chain, hits);
     held
 }
@@ -295,10 +299,10 @@ fn fill_and_release(pool: &mut BlockPool, hashes: &[u64], hits: u32) {
 
 /// Contents in the order in which a stranger that takes one block at a time evicts them.
 fn eviction_order(pool: &mut BlockPool) -> Vec<u64> {
-    let mut removed = Vec::new();
+    let mut removed = RemovedBlocks::default();
     let mut held = HeldBlocks::default();
     while pool.reserve(SequenceBlocks::default(), 0, 1, &mut held, &mut removed) {}
-    removed.into_iter().map(|hash| hash.0).collect()
+    removed.iter().map(|hash| hash.0).collect()
 }
 
 #[test]
@@ -306,13 +310,13 @@ fn a_refused_reservation_changes_nothing() {
     let mut pool = BlockPool::new(4);
     let _kept = fill(&mut pool, &[1], 0);
     fill_and_release(&mut pool, &[2, 3], 0);
-    let (mut held, mut removed) = (HeldBlocks::default(), Vec::new());
+    let (mut held, mut removed) = (HeldBlocks::default(), RemovedBlocks::default());
     // Two inactive and one free: with one of the two pinned as a hit, three fresh blocks are one too many.
     assert!(!pool.reserve(chain(&[2])[..].into(), 1, 3, &mut held, &mut removed));
-    assert_eq!((held.blocks(), removed.len()), (0, 0));
+    assert_eq!((held.blocks(), removed.iter().count()), (0, 0));
     assert_eq!((pool.active(), pool.inactive(), pool.free()), (1, 2, 1));
     assert!(pool.reserve(chain(&[2])[..].into(), 1, 2, &mut held, &mut removed));
-    assert_eq!(removed, [SequenceHash(3)]);
+    assert_eq!(removed.iter().collect::<Vec<_>>(), [SequenceHash(3)]);
 }
 
 #[test]
@@ -341,7 +345,7 @@ fn what_was_cut_off_a_run_comes_back_to_it() {
     let mut pool = BlockPool::new(8);
     let mut whole = fill(&mut pool, &[1, 2, 3, 4], 0);
     let mut part = HeldBlocks::default();
-    assert!(pool.reserve(chain(&[1, 2])[..].into(), 2, 0, &mut part, &mut Vec::new()));
+    assert!(pool.reserve(chain(&[1, 2])[..].into(), 2, 0, &mut part, &mut RemovedBlocks::default()));
     pool.release_all(&mut part);
     pool.release_all(&mut whole);
     assert_eq!(pool.check(), Ok(()));
@@ -357,9 +361,9 @@ fn copies_take_room_and_are_used_oldest_first() {
     pool.release_all(&mut copies[0]);
     // The oldest copy is the one that a look-up finds, although younger ones are active.
     assert_eq!(pool.match_prefix(chain(&[5])[..].into()), PrefixMatch { blocks: 1, active_blocks: 0 });
-    let (mut held, mut removed) = (HeldBlocks::default(), Vec::new());
+    let (mut held, mut removed) = (HeldBlocks::default(), RemovedBlocks::default());
     assert!(pool.reserve(SequenceBlocks::default(), 0, 1, &mut held, &mut removed));
-    assert_eq!(removed, [], "two copies are left");
+    assert!(removed.is_empty(), "two copies are left");
     assert_eq!(
         pool.match_prefix(chain(&[5])[..].into()),
         PrefixMatch { blocks: 1, active_blocks: 1 },
@@ -386,7 +390,7 @@ fn clearing_spares_what_is_in_use() {
 fn blocks_without_identity_leave_nothing_behind() {
     let mut pool = BlockPool::new(4);
     let mut held = HeldBlocks::default();
-    assert!(pool.reserve(SequenceBlocks::default(), 0, 3, &mut held, &mut Vec::new()));
+    assert!(pool.reserve(SequenceBlocks::default(), 0, 3, &mut held, &mut RemovedBlocks::default()));
     pool.release_all(&mut held);
     assert_eq!((pool.active(), pool.inactive(), pool.free()), (0, 0, 4));
     assert_eq!(pool.match_prefix(SequenceBlocks::default()), PrefixMatch::default());

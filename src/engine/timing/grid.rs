@@ -100,6 +100,11 @@ impl<const N: usize> Grid<N> {
         self.axes.each_ref().map(Axis::len)
     }
 
+    /// The points of each axis, and the values.
+    pub fn parts(&self) -> ([&[f64]; N], &[f64]) {
+        (self.axes.each_ref().map(|axis| axis.points.as_slice()), &self.values)
+    }
+
     /// The value at a place, and whether an axis ends before it, which is then taken at its edge. At a point of the grid
     /// it is that point's value to the last bit.
     pub fn at(&self, coordinates: [u64; N]) -> (f64, bool) {

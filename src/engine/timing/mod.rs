@@ -147,6 +147,7 @@ impl TimingModel {
 
     /// Time of a whole step on an engine `speedup_ratio` times as fast as the model, and in decoding
     /// `decode_speedup_ratio` times as fast again. Both ratios are above 0.
+    #[inline]
     pub fn step_time(
         &self,
         prefill: PrefillBatch,
@@ -171,12 +172,29 @@ impl TimingModel {
         }
     }
 
-    /// True if the time of a step that only decodes depends on the number of sequences alone, however long they are.
-    pub fn decode_is_context_free(&self) -> bool {
-        match self {
-            TimingModel::Fixed { .. } => true,
-            TimingModel::Step(model) => model.kv_token_read_ns == 0.0,
-            TimingModel::Polynomial | TimingModel::Profile(_) => false,
+    /// Times of `steps` steps that only decode: the first with the given batch, each further one with a token more a
+    /// sequence.
+    pub fn decode_row(
+        &self,
+        first: DecodeBatch,
+        steps: u32,
+        speedup_ratio: f64,
+        decode_speedup_ratio: f64,
+        mut each: impl FnMut(StepTime),
+    ) {
+        let mut decode = first;
+        // The reference's polynomial is what long replays spend their time with: its row is a loop without a branch.
+        if matches!(self, TimingModel::Polynomial) && speedup_ratio * decode_speedup_ratio == 1.0 && first.sequences > 0
+        {
+            for _ in 0..steps {
+                each(StepTime { span: SimSpan::from_ms(polynomial::decode_ms(decode)), clamped: false });
+                decode.context_tokens += u64::from(decode.sequences);
+            }
+            return;
+        }
+        for _ in 0..steps {
+            each(self.step_time(PrefillBatch::default(), decode, speedup_ratio, decode_speedup_ratio));
+            decode.context_tokens += u64::from(decode.sequences);
         }
     }
 
@@ -208,6 +226,7 @@ impl TimingModel {
         }
     }
 
+    #[inline]
     fn decode_price(&self, batch: DecodeBatch) -> Price {
         if batch.sequences == 0 {
             return Price::default();
@@ -222,6 +241,7 @@ impl TimingModel {
 }
 
 /// A duration of the model's on an engine that is `ratio` times as fast.
+#[inline]
 fn sped_up(ms: f64, ratio: f64) -> SimSpan {
     match SimSpan::from_ms(ms) {
         span if ratio == 1.0 => span,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::grid::{Axis, Grid};
@@ -59,6 +59,14 @@ impl ProfileTable {
         let prefill = source.grid("prefill", [BATCH, NEW_TOKENS, PREFIX_TOKENS])?;
         let decode = source.grid("decode", [BATCH, CONTEXT_TOKENS])?;
         Ok(ProfileTable { name: name.to_owned(), prefill, decode })
+    }
+
+    /// The tables as [`ProfileTable::from_json_str`] reads them, to the last bit.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "prefill": written(&self.prefill, [BATCH, NEW_TOKENS, PREFIX_TOKENS]),
+            "decode": written(&self.decode, [BATCH, CONTEXT_TOKENS]),
+        })
     }
 }
 
@@ -208,6 +216,25 @@ impl<'a> Source<'a> {
             }
             _ => Err(error(index, format!("a list of {size}, one for each of {table}.{axis}"))),
         }
+    }
+}
+
+/// A table with its axes.
+fn written<const N: usize>(grid: &Grid<N>, rules: [AxisRule; N]) -> Map<String, Value> {
+    let (axes, values) = grid.parts();
+    let mut table: Map<String, Value> =
+        rules.iter().zip(axes).map(|(rule, points)| (rule.key.to_owned(), points.into())).collect();
+    table.insert("milliseconds".to_owned(), nested(values, &grid.dimensions()));
+    table
+}
+
+/// Numbers as lists in lists, whose lengths are those of the axes.
+fn nested(values: &[f64], sizes: &[usize]) -> Value {
+    match sizes.split_first() {
+        Some((size, inner)) if !inner.is_empty() => {
+            values.chunks(values.len() / size).map(|row| nested(row, inner)).collect()
+        }
+        _ => values.into(),
     }
 }
 

@@ -93,14 +93,22 @@ fn a_profile_is_written_by_its_name_and_not_read_back() {
 }
 
 #[test]
-fn decode_that_ignores_contexts_says_so() {
-    let free = StepModel { base_ms: 1.0, decode_sequence_us: 5.0, ..StepModel::default() };
-    let bound = StepModel { kv_token_read_ns: 1.0, ..free };
-    assert!(TimingModel::Fixed { prefill_ms: 1.0, decode_ms: 1.0 }.decode_is_context_free());
-    assert!(TimingModel::Step(free).decode_is_context_free());
-    for model in [TimingModel::Step(bound), TimingModel::Polynomial, tiny()] {
-        assert!(!model.decode_is_context_free(), "{model:?}");
-        assert_ne!(model.decode_ms(decoding(2, 200)), model.decode_ms(decoding(2, 600)), "{model:?}");
+fn a_row_of_decode_steps_is_timed_as_its_steps_are() {
+    let step = StepModel { base_ms: 1.0, decode_sequence_us: 5.0, kv_token_read_ns: 1.0, ..StepModel::default() };
+    let fixed = TimingModel::Fixed { prefill_ms: 1.0, decode_ms: 1.5 };
+    for model in [TimingModel::Polynomial, fixed, TimingModel::Step(step), tiny()] {
+        for (speedup, decode_speedup) in [(1.0, 1.0), (4.0, 1.0), (1.0, 3.0)] {
+            for sequences in [0, 1, 7] {
+                let batch = |nth: u32| DecodeBatch {
+                    pool_tokens: 10_000,
+                    ..decoding(sequences, u64::from(500 + nth * sequences))
+                };
+                let mut row = Vec::new();
+                model.decode_row(batch(0), 5, speedup, decode_speedup, |time| row.push(time));
+                let steps = |nth| model.step_time(PrefillBatch::default(), batch(nth), speedup, decode_speedup);
+                assert_eq!(row, (0..5).map(steps).collect::<Vec<_>>(), "{model:?} {speedup} {decode_speedup}");
+            }
+        }
     }
 }
 

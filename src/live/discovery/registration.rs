@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::DiscoveryError;
 use super::static_list::{parse_worker_url, port_of};
+use crate::engine::WorkerType;
 
 /// One worker, as its file holds it (JSON). Keys that a later version adds are ignored by an earlier one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,9 @@ pub struct Registration {
     pub num_gpu_blocks: u32,
     /// How many times faster than real time it runs.
     pub speedup_ratio: f64,
+    /// What part of requests it serves.
+    #[serde(default)]
+    pub worker_type: WorkerType,
     /// Version of mockfleet that wrote this.
     pub version: String,
 }

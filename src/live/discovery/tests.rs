@@ -23,6 +23,7 @@ const NOTHING: [&str; 0] = [];
 fn worker(port: u16, worker_index: u32) -> Registration {
     let pid = std::process::id();
     Registration {
+        worker_type: Default::default(),
         url: format!("http://127.0.0.1:{port}"),
         pid,
         process_started: process_started(pid),

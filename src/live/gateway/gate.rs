@@ -15,10 +15,12 @@ use tonic::transport::Channel;
 use crate::engine::KvEventData;
 use crate::engine::hash::Chain;
 use crate::ids::{RequestId, WorkerId};
+use crate::journal::RouterSetup;
 use crate::live::backend::ModelFacts;
 use crate::live::clock::LiveClock;
 use crate::live::gateway::metrics::GatewayMetrics;
 use crate::live::grpc::engine::vllm_engine_client::VllmEngineClient;
+use crate::live::journal::{Recorded, Tape};
 use crate::router::{Decision, RouteRequest, Router, RouterConfig, RouterInput, RouterOutput};
 use crate::time::SimTime;
 
@@ -40,7 +42,8 @@ pub struct WorkerEntry {
 
 struct State {
     /// Set when the first worker has told its block size.
-    router: Option<Router>,
+    router: Option<Recorded<Router>>,
+    tape: Option<Tape<Router>>,
     facts: Option<ModelFacts>,
     clock: LiveClock,
     workers: BTreeMap<WorkerId, WorkerEntry>,
@@ -87,10 +90,11 @@ pub struct Routed {
 }
 
 impl Gate {
-    /// A gate without workers.
-    pub fn new(config: RouterConfig, expected_block_size: Option<u32>) -> Arc<Self> {
+    /// A gate without workers, whose router will tell its journal of every call.
+    pub fn new(config: RouterConfig, expected_block_size: Option<u32>, tape: Option<Tape<Router>>) -> Arc<Self> {
         let state = State {
             router: None,
+            tape,
             facts: None,
             clock: LiveClock::start(1.0),
             workers: BTreeMap::new(),
@@ -183,7 +187,8 @@ impl Gate {
                 known.vocab_tokens = known.vocab_tokens.min(facts.vocab_tokens);
             }
             None => {
-                let router = Router::new(self.config.clone(), facts.block_size).map_err(|error| error.to_string())?;
+                let setup = RouterSetup { config: self.config.clone(), block_size: facts.block_size };
+                let router = Recorded::build(setup, state.tape.clone()).map_err(|error| error.to_string())?;
                 state.router = Some(router);
                 state.clock = LiveClock::start(facts.speedup_ratio);
                 state.facts = Some(facts.clone());

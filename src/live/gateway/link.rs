@@ -183,6 +183,10 @@ async fn facts(client: &mut WorkerClient) -> Result<(ModelFacts, Option<u32>), S
     if block_size == 0 {
         return Err(Status::failed_precondition(format!("the block size is {}", server.block_size)));
     }
+    if ["kv_producer", "kv_consumer"].contains(&server.kv_role.as_str()) {
+        let part = &server.kv_role;
+        return Err(Status::failed_precondition(format!("it is a {part}, expected a worker for whole requests")));
+    }
     // Workers that are not ours do not know the field: they run in real time.
     let speedup_ratio = if server.speedup_ratio > 0.0 { server.speedup_ratio } else { 1.0 };
     let name = if model.served_model_name.is_empty() { model.model_path } else { model.served_model_name };

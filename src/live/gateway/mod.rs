@@ -14,4 +14,4 @@ pub mod service;
 pub mod watch;
 
 pub use config::GatewayConfig;
-pub use run::{Gateway, GatewayError, start};
+pub use run::{Gateway, GatewayError, start, start_recorded};

@@ -16,8 +16,9 @@ use crate::live::gateway::gate::Gate;
 use crate::live::gateway::service::GatewayService;
 use crate::live::gateway::watch;
 use crate::live::grpc::engine::vllm_engine_server::VllmEngineServer;
+use crate::live::journal::Tape;
 use crate::live::serve;
-use crate::router::RouterConfigError;
+use crate::router::{Router, RouterConfigError};
 
 /// Why a router could not start.
 #[derive(Debug, Error)]
@@ -71,9 +72,14 @@ pub struct Gateway {
 
 /// Binds the port, finds the first worker and serves.
 pub async fn start(config: &GatewayConfig) -> Result<Gateway, GatewayError> {
+    start_recorded(config, None).await
+}
+
+/// As [`start`], with a journal of all that the router is told.
+pub async fn start_recorded(config: &GatewayConfig, tape: Option<Tape<Router>>) -> Result<Gateway, GatewayError> {
     config.router.validate_live()?;
     let listener = serve::bind(config.address).await?;
-    let gate = Gate::new(config.router.clone(), config.block_size);
+    let gate = Gate::new(config.router.clone(), config.block_size, tape);
     let links = CancellationToken::new();
     let tasks = TaskTracker::new();
     let (mismatches, mut mismatched) = mpsc::unbounded_channel();

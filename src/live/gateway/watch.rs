@@ -1,6 +1,6 @@
 //! Finding workers: a fixed list, or whoever registers in the namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::engine::WorkerType;
 use crate::live::discovery::Namespace;
 use crate::live::gateway::gate::Gate;
 use crate::live::gateway::link;
@@ -38,11 +39,20 @@ pub async fn links_in(
     mismatches: mpsc::UnboundedSender<String>,
 ) {
     let mut links: BTreeMap<String, CancellationToken> = BTreeMap::new();
+    let mut left_out: BTreeSet<String> = BTreeSet::new();
     loop {
         let folder = namespace.clone();
         let listed = tokio::task::spawn_blocking(move || folder.list()).await;
         match listed.unwrap_or_else(|_| Ok(Vec::new())) {
-            Ok(registrations) => {
+            Ok(mut registrations) => {
+                registrations.retain(|registration| {
+                    let whole = registration.worker_type == WorkerType::Aggregated;
+                    if !whole && left_out.insert(registration.url.clone()) {
+                        let part = registration.worker_type;
+                        tracing::warn!("{} is a {part:?} worker: this router sends it nothing", registration.url);
+                    }
+                    whole
+                });
                 links.retain(|url, link| {
                     let listed = registrations.iter().any(|registration| registration.url == *url);
                     if !listed {

@@ -72,6 +72,12 @@ fn call(request: GenerateRequest, facts: &ModelFacts) -> Result<GenerateCall, Se
             facts.max_model_len
         )));
     }
+    let kv_transfer_params = match request.kv_transfer_params_json.as_deref().filter(|text| !text.is_empty()) {
+        Some(text) => Some(serde_json::from_str(text).map_err(|error| {
+            ServeError::Invalid(format!("`kv_transfer_params_json` is {text}, expected a JSON object: {error}"))
+        })?),
+        None => None,
+    };
     let request_id = match request.request_id {
         name if name.is_empty() => format!("grpc-{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed)),
         name => name,
@@ -82,6 +88,7 @@ fn call(request: GenerateRequest, facts: &ModelFacts) -> Result<GenerateCall, Se
         max_output_tokens,
         // The wire's seed is signed: its bits are kept.
         seed: sampling.seed.map(|seed| u64::from(seed as u32)),
+        kv_transfer_params,
     })
 }
 
@@ -95,6 +102,7 @@ struct Progress {
     arrived_ns: u64,
     first_token_ns: u64,
     last_token_ns: u64,
+    kv_transfer_params_json: Option<String>,
 }
 
 fn messages(generation: Generation, prompt_tokens: u32, streaming: bool) -> GenerateStream {
@@ -107,6 +115,7 @@ fn messages(generation: Generation, prompt_tokens: u32, streaming: bool) -> Gene
         arrived_ns: 0,
         first_token_ns: 0,
         last_token_ns: 0,
+        kv_transfer_params_json: None,
     };
     let worker = (generation.worker, generation.overlap_blocks);
     let steps = stream::unfold(Some((generation.events, progress)), move |state| {
@@ -120,6 +129,9 @@ fn messages(generation: Generation, prompt_tokens: u32, streaming: bool) -> Gene
                         if let Some(chunk) = chunk {
                             return Some((Ok(chunk), Some((events, progress))));
                         }
+                    }
+                    Some(Ok(GenerateEvent::Held(params))) => {
+                        progress.kv_transfer_params_json = Some(params.to_string())
                     }
                     Some(Ok(GenerateEvent::Finished { reason, cached_tokens })) => {
                         return Some((Ok(progress.complete(reason, cached_tokens)), None));
@@ -180,6 +192,7 @@ impl Progress {
             arrived_ns: self.arrived_ns,
             first_token_ns: self.first_token_ns,
             last_token_ns: self.last_token_ns,
+            kv_transfer_params_json: self.kv_transfer_params_json,
             ..GenerateComplete::default()
         };
         GenerateResponse { response: Some(Body::Complete(complete)) }

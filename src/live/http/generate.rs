@@ -97,7 +97,8 @@ fn check(
         let error = ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message);
         return Err(error.about("max_tokens"));
     }
-    Ok(GenerateCall { request_id, prompt, max_output_tokens, seed })
+    let kv_transfer_params = body.kv_transfer_params.take();
+    Ok(GenerateCall { request_id, prompt, max_output_tokens, seed, kv_transfer_params })
 }
 
 /// What headers say about an accepted request.

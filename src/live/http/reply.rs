@@ -71,6 +71,7 @@ pub(super) async fn collect(
 ) -> Result<String, ApiError> {
     let Generation { worker, overlap_blocks, mut events } = generation;
     let mut tokens: Vec<u32> = Vec::new();
+    let mut kv_transfer_params = None;
     let mut placement =
         Placement { worker: &worker, overlap_blocks, arrived_ns: None, first_token_ns: None, last_token_ns: None };
     loop {
@@ -81,8 +82,15 @@ pub(super) async fn collect(
                 placement.first_token_ns = placement.first_token_ns.or(times_ns.first().copied());
                 placement.last_token_ns = times_ns.last().copied().or(placement.last_token_ns);
             }
+            Some(Ok(GenerateEvent::Held(params))) => kv_transfer_params = Some(params),
             Some(Ok(GenerateEvent::Finished { reason, cached_tokens })) => {
-                return Ok(whole_json(head, options, &tokens, reason, cached_tokens, &placement));
+                let mut json = whole_json(head, options, &tokens, reason, cached_tokens, &placement);
+                if let Some(params) = kv_transfer_params {
+                    // In place of the closing brace.
+                    json.pop();
+                    let _ = write!(json, r#","kv_transfer_params":{params}}}"#);
+                }
+                return Ok(json);
             }
             Some(Err(error)) => return Err(error.into()),
             None => return Err(ended_early(&worker)),

@@ -30,6 +30,7 @@ pub(super) struct RequestBody {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     return_token_ids: Option<bool>,
+    pub kv_transfer_params: Option<serde_json::Value>,
     mockfleet_times: Option<bool>,
 }
 

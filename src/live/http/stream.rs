@@ -50,6 +50,7 @@ impl ReplyStream {
             Some(Ok(GenerateEvent::Tokens { token_ids, times_ns, arrived_ns, cached_tokens })) => {
                 self.write_chunk_of_tokens(&token_ids, &times_ns, arrived_ns, cached_tokens)
             }
+            Some(Ok(GenerateEvent::Held(params))) => self.write_held(&params),
             Some(Ok(GenerateEvent::Finished { reason, cached_tokens })) => {
                 self.events = None;
                 self.write_end(reason, cached_tokens)
@@ -106,6 +107,11 @@ impl ReplyStream {
             write!(self.lines, "{start}\"choices\":[],{usage}}}\n\n")?;
         }
         self.lines.write_str("data: [DONE]\n\n")
+    }
+
+    /// A chunk without a choice.
+    fn write_held(&mut self, params: &serde_json::Value) -> std::fmt::Result {
+        write!(self.lines, "{}\"choices\":[],\"kv_transfer_params\":{params}}}\n\n", self.chunk_start)
     }
 
     fn write_error(&mut self, error: &ApiError) -> std::fmt::Result {

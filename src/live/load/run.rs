@@ -7,7 +7,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::journal::DriverSetup;
 use crate::live::clock::{LiveClock, wall_now};
+use crate::live::journal::{Recorded, Tape};
 use crate::live::load::config::LoadConfig;
 use crate::live::load::observe::{Failure, Observation};
 use crate::live::load::target::{TargetFacts, flush};
@@ -17,6 +19,7 @@ use crate::measure::LatencySet;
 use crate::rng::Seed;
 use crate::session::driver::{Driver, DriverInput, Release};
 use crate::session::ledger::{FailureKind, Outcome, RequestRecord};
+use crate::session::plan::ArrivalModeError;
 use crate::session::workload::Workload;
 use crate::time::SimTime;
 use crate::ui::LoadProgress;
@@ -52,6 +55,9 @@ pub enum LoadError {
         /// Ids that the model has.
         vocab_tokens: u32,
     },
+    /// The arrivals are out of range.
+    #[error(transparent)]
+    Arrival(#[from] ArrivalModeError),
     /// The pacer's thread could not be started.
     #[error("cannot start the pacer: {0}")]
     Pacer(#[from] std::io::Error),
@@ -88,14 +94,18 @@ pub struct LoadResult {
 
 /// The driver behind a pacer: releases go to a channel.
 struct DriverActor {
-    driver: Driver,
+    driver: Recorded<Driver>,
     releases: mpsc::UnboundedSender<Release>,
     out: Vec<Release>,
     finished: CancellationToken,
 }
 
 impl DriverActor {
-    fn settle(&self) {
+    fn deliver(&mut self) {
+        for release in self.out.drain(..) {
+            // The receiver lives as long as the run.
+            let _ = self.releases.send(release);
+        }
         if self.driver.is_finished() {
             self.finished.cancel();
         }
@@ -106,8 +116,8 @@ impl Paced for DriverActor {
     type Input = DriverInput;
 
     fn handle(&mut self, now: SimTime, input: DriverInput) {
-        self.driver.handle(now, input);
-        self.settle();
+        self.driver.handle(now, input, &mut self.out);
+        self.deliver();
     }
 
     fn next_deadline(&self) -> Option<SimTime> {
@@ -116,11 +126,7 @@ impl Paced for DriverActor {
 
     fn advance(&mut self, to: SimTime) {
         self.driver.advance(to, &mut self.out);
-        for release in self.out.drain(..) {
-            // The receiver lives as long as the run.
-            let _ = self.releases.send(release);
-        }
-        self.settle();
+        self.deliver();
     }
 }
 
@@ -147,11 +153,12 @@ impl Shared {
 /// One request's result.
 type Ended = (RequestRecord, Vec<(f64, u32)>);
 
-/// Runs a workload until every request has ended, or `interrupt` completes.
+/// Runs a workload until every request has ended, or `interrupt` completes; with a journal of all that the driver is told.
 pub async fn run(
     config: &LoadConfig,
     facts: TargetFacts,
     workload: Workload,
+    tape: Option<Tape<Driver>>,
     interrupt: impl Future<Output = ()>,
 ) -> Result<LoadResult, LoadError> {
     let url = config.target.url();
@@ -164,7 +171,8 @@ pub async fn run(
     }
     let connections =
         Connections::open(&config.target, &facts).await.map_err(|problem| LoadError::Connect { url, problem })?;
-    let driver = Driver::new(workload.sessions.clone(), config.arrival);
+    let setup = DriverSetup { arrival: config.arrival, sessions: workload.sessions.clone() };
+    let driver = Recorded::<Driver>::build(setup, tape)?;
     let planned = driver.counts().planned;
     let (release_sender, mut releases) = mpsc::unbounded_channel();
     let finished = CancellationToken::new();

@@ -28,6 +28,8 @@ pub struct MockerConfig {
     pub seed: u64,
     /// How long running requests may go on after the signal to stop (wall time).
     pub grace: Duration,
+    /// How long a prefill worker holds blocks for a decode worker that does not come (wall time).
+    pub handoff_timeout: Duration,
     /// Every worker's engine.
     pub engine: EngineConfig,
 }

@@ -58,7 +58,7 @@ impl WorkerMetrics {
     }
 
     /// The page, in the OpenMetrics text format.
-    pub fn page(&self, stats: &EngineStats, facts: &ModelFacts) -> String {
+    pub fn page(&self, stats: &EngineStats, (held, transfers): (u64, u64), facts: &ModelFacts) -> String {
         let labels = [("model_name", facts.model.clone()), ("engine", "0".to_owned())];
         let mut registry = Registry::with_labels(labels.into_iter().map(|(key, value)| (key.into(), value.into())));
         for (name, help, value) in [
@@ -66,6 +66,7 @@ impl WorkerMetrics {
             ("num_requests_waiting", "Sequences in the waiting queue", f64::from(stats.waiting)),
             ("kv_cache_usage_perc", "Share of KV blocks held by running sequences, 0 to 1", stats.kv_cache_usage()),
             ("gpu_cache_usage_perc", "The same under its older name", stats.kv_cache_usage()),
+            ("kv_transfer_held_requests", "Prompts whose blocks are held for a decode worker", held as f64),
         ] {
             registry.register(format!("vllm:{name}"), help, ConstGauge::new(value));
         }
@@ -76,6 +77,7 @@ impl WorkerMetrics {
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", stats.prompt_tokens_total),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.reused_tokens_total),
             ("engine_steps", "Engine steps", stats.steps_total),
+            ("kv_transfers", "Hand-offs that have ended, sent or received", transfers),
         ] {
             registry.register(format!("vllm:{name}"), help, ConstCounter::new(value));
         }

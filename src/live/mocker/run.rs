@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::engine::{ConfigError, EngineConfig};
+use crate::engine::{self, ConfigError, EngineConfig};
 use crate::ids::WorkerId;
 use crate::live::backend::ModelFacts;
 use crate::live::clock::LiveClock;
@@ -17,12 +17,13 @@ use crate::live::discovery::{DiscoveryError, Namespace, Registration, Registrati
 use crate::live::fleet_actor::{FleetActor, FleetCommand, WorkerShared};
 use crate::live::grpc::engine::vllm_engine_server::VllmEngineServer;
 use crate::live::http;
+use crate::live::journal::Tape;
 use crate::live::mocker::config::MockerConfig;
+use crate::live::mocker::handoff;
 use crate::live::mocker::service::WorkerService;
 use crate::live::mocker::worker::{FleetState, WorkerBackend};
 use crate::live::pacer::{Lateness, Pacer};
 use crate::live::serve;
-use crate::rng::Seed;
 
 /// Time for the last messages of aborted requests to reach their clients.
 const FLUSH_TIME: Duration = Duration::from_millis(300);
@@ -75,10 +76,15 @@ pub struct FleetSummary {
 
 /// Binds all ports, starts the engines and registers the workers. On an error nothing is left behind.
 pub async fn start(config: &MockerConfig) -> Result<Fleet, MockerError> {
+    start_recorded(config, None).await
+}
+
+/// As [`start`], with a journal of all that the engines are told.
+pub async fn start_recorded(config: &MockerConfig, tape: Option<Tape<engine::Fleet>>) -> Result<Fleet, MockerError> {
     let listeners = bind_all(config).await?;
     let engine = EngineConfig { emit_kv_token_ids: true, speedup_ratio: 1.0, ..config.engine.clone() };
     let configs = vec![engine; config.num_workers as usize];
-    let actor = FleetActor::new(&configs, config.speedup_ratio)?;
+    let actor = FleetActor::new(&configs, config.speedup_ratio, tape)?;
     let shared = actor.shared();
     let clock = LiveClock::start(config.speedup_ratio);
     let pacer = Pacer::spawn("pacer", actor, clock)?;
@@ -143,7 +149,7 @@ impl Fleet {
             WorkerId(index),
             url.clone(),
             facts.clone(),
-            Seed(config.seed),
+            config,
             self.pacer.handle(),
             self.shared[index as usize].clone(),
             self.state.clone(),
@@ -151,7 +157,8 @@ impl Fleet {
         let engine = &config.engine;
         let service = WorkerService::new(backend.clone(), engine.max_num_seqs, engine.max_num_batched_tokens);
         let grpc = VllmEngineServer::new(service).max_decoding_message_size(usize::MAX);
-        let routes = serve::with_grpc(http::routes(backend), grpc);
+        let routes = http::routes(backend.clone()).merge(handoff::routes(backend));
+        let routes = serve::with_grpc(routes, grpc);
         self.servers.spawn(serve::serve(listener, routes, self.stop.clone(), self.closed.clone()));
         let registration = Registration {
             url: url.clone(),
@@ -162,6 +169,7 @@ impl Fleet {
             speedup_ratio: facts.speedup_ratio,
             pid: std::process::id(),
             process_started: process_started(std::process::id()),
+            worker_type: engine.worker_type,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         self.registrations.push(namespace.register(&registration)?);

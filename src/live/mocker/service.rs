@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use tonic::{Request, Response, Status};
 
+use crate::engine::WorkerType;
 use crate::live::backend::Backend;
 use crate::live::clock::unix_seconds;
 use crate::live::grpc::common::{
@@ -137,10 +138,18 @@ impl VllmEngine for WorkerService {
     ) -> Result<Response<GetServerInfoResponse>, Status> {
         let facts = self.backend.facts();
         let stats = self.backend.stats();
+        let kv_role = match self.backend.worker_type() {
+            WorkerType::Aggregated => None,
+            WorkerType::Prefill => Some("kv_producer"),
+            WorkerType::Decode => Some("kv_consumer"),
+        };
         Ok(Response::new(GetServerInfoResponse {
             active_requests: stats.running + stats.waiting,
             uptime_seconds: self.backend.pacer().clock().wall_elapsed().as_secs_f64(),
             server_type: "mockfleet".to_owned(),
+            kv_connector: kv_role.map_or_else(String::new, |_| "NixlConnector".to_owned()),
+            kv_role: kv_role.unwrap_or_default().to_owned(),
+            kv_engine_id: self.backend.url().to_owned(),
             data_parallel_size: 1,
             block_size: on_wire(facts.block_size.into()),
             max_num_seqs: self.max_num_seqs.map_or(0, |seqs| on_wire(seqs.into())),

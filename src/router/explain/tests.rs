@@ -33,7 +33,7 @@ fn config(router_mode: RouterMode, router_temperature: f64) -> RouterConfig {
 }
 
 fn written(explained: &Explained, config: &RouterConfig) -> String {
-    serde_json::to_string(&explained.line(config)).expect("plain values")
+    serde_json::to_string(&explained.line(config, 1)).expect("plain values")
 }
 
 #[test]

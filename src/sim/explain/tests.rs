@@ -25,7 +25,7 @@ fn one_object_a_line_in_the_order_given() {
     let config = RouterConfig { router_mode: RouterMode::Kv, router_temperature: 0.5, ..RouterConfig::default() };
     let mut writer = ExplainWriter::new(Vec::new());
     for row in [2, 0, 1] {
-        writer.decision(&explained(row, &[1.0, 2.0, 4.0]), &config).expect("memory");
+        writer.decision(&explained(row, &[1.0, 2.0, 4.0]), &config, 1).expect("memory");
     }
     assert_eq!(writer.decisions(), 3);
     let text = String::from_utf8(writer.finish().expect("memory")).expect("UTF-8");
@@ -42,9 +42,26 @@ fn one_object_a_line_in_the_order_given() {
 }
 
 #[test]
+fn ranks_are_named_beside_their_worker() {
+    let mut writer = ExplainWriter::new(Vec::new());
+    let explained = Explained { worker: WorkerId(3), ..explained(0, &[1.0, 2.0, 4.0, 0.5]) };
+    writer.decision(&explained, &RouterConfig::default(), 2).expect("memory");
+    let line: serde_json::Value = serde_json::from_slice(&writer.finish().expect("memory")).expect("JSON");
+    assert_eq!((&line["worker"], &line["dp_rank"]), (&1.into(), &1.into()));
+    let places: Vec<_> =
+        (0..4).map(|at| &line["candidates"][at]).map(|one| (&one["worker"], &one["dp_rank"])).collect();
+    let (zero, one, none) = (0.into(), 1.into(), serde_json::Value::Null);
+    assert_eq!(
+        places,
+        [(&zero, &none), (&zero, &one), (&one, &none), (&one, &one)],
+        "the first rank goes without saying"
+    );
+}
+
+#[test]
 fn a_full_disk_is_told() {
     let mut room = [0_u8; 40];
     let mut writer = ExplainWriter::new(&mut room[..]);
-    let fault = writer.decision(&explained(0, &[1.0]), &RouterConfig::default()).expect_err("no room");
+    let fault = writer.decision(&explained(0, &[1.0]), &RouterConfig::default(), 1).expect_err("no room");
     assert_eq!(fault.kind(), io::ErrorKind::WriteZero);
 }

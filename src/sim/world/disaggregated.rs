@@ -89,6 +89,11 @@ impl Disaggregated {
         }
     }
 
+    /// Requests that have come and whose blocks are not yet free at their prefill workers.
+    pub fn handoffs(&self) -> usize {
+        self.journeys.len()
+    }
+
     pub fn next_deadline(&self) -> Option<SimTime> {
         if !self.actions.is_empty() {
             return Some(self.now);

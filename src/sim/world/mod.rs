@@ -137,7 +137,8 @@ impl World {
     pub fn new(config: &ReplayConfig, driver: Driver, every_token: bool) -> Result<Self, ReplayError> {
         config.fleet.block_size()?;
         let detail = config.engine_detail(every_token);
-        let workers = |pool, engines| WorkerPool::new(pool, engines, &config.router, detail, config.kv_event_lag);
+        let workers =
+            |pool, engines| WorkerPool::new(pool, engines, &config.router, detail, config.kv_event_lag, config.explain);
         let fleets = match &config.fleet {
             FleetConfig::Aggregated(engines) => {
                 Fleets::Aggregated(Box::new(Aggregated::new(workers(Pool::Agg, engines)?)))
@@ -187,7 +188,7 @@ impl World {
     }
 
     /// Hands over the waits between tokens of engines that have at least `at_least` of them to tell.
-    pub fn drain_gaps(&mut self, at_least: usize, hear: impl FnMut(TokenGap)) {
+    pub fn drain_gaps(&mut self, at_least: usize, hear: impl FnMut(&[TokenGap])) {
         match &mut self.fleets {
             Fleets::Aggregated(fleet) => fleet.workers.fleet.drain_gaps(at_least, hear),
             Fleets::Disaggregated(fleets) => fleets.decode.fleet.drain_gaps(at_least, hear),
@@ -205,10 +206,14 @@ impl World {
         self.pools().try_for_each(|pool| pool.fleet.check().map_err(|broken| format!("{} {broken}", pool.pool.name())))
     }
 
-    /// Who waits for what, in one line.
+    /// Who waits for what, in one line. A worker that only holds blocks holds them for hand-offs.
     pub fn state(&self) -> String {
         let pool = |pool: &WorkerPool| {
-            let engines = pool.fleet.all_stats().enumerate().filter(|(_, stats)| stats.running + stats.waiting > 0);
+            let engines = pool
+                .fleet
+                .all_stats()
+                .enumerate()
+                .filter(|(_, stats)| stats.running + stats.waiting + stats.active_blocks > 0);
             let engines = engines.map(|(engine, stats)| {
                 let (worker, rank) = pool.target(WorkerId(engine as u32));
                 format!(
@@ -223,6 +228,12 @@ impl World {
             let queued = format!("{} router: {} in its queue", pool.pool.name(), pool.queued());
             engines.chain((pool.queued() > 0).then_some(queued)).collect::<Vec<_>>()
         };
-        self.pools().flat_map(pool).collect::<Vec<_>>().join("; ")
+        let handoffs = match &self.fleets {
+            Fleets::Disaggregated(fleets) if fleets.handoffs() > 0 => {
+                Some(format!("{} requests whose hand-off is not done", fleets.handoffs()))
+            }
+            _ => None,
+        };
+        self.pools().flat_map(pool).chain(handoffs).collect::<Vec<_>>().join("; ")
     }
 }

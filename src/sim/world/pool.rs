@@ -36,11 +36,13 @@ impl WorkerPool {
         router: &RouterConfig,
         detail: EngineDetail,
         kv_event_lag: SimSpan,
+        explain: bool,
     ) -> Result<Self, ReplayError> {
         let block_size = engines.first().map_or(1, |engine| engine.block_size);
         let fleet = Fleet::with_detail(engines, detail)?;
         let ranks = engines.first().map_or(1, |engine| engine.dp_size);
         let mut router = Router::for_pool(router.clone(), block_size, pool, ranks)?;
+        router.explain(explain);
         let mut said = Vec::new();
         let batch_tokens = engines
             .iter()

@@ -72,6 +72,9 @@ pub(crate) fn config(name: &str, case: &Value) -> ReplayConfig {
         kv_event_lag: SimSpan::from_ms(case["kv_event_lag_ms"].as_f64().unwrap_or(0.0)),
         max_sim_time: None,
         check: true,
+        explain: false,
+        tell_steps: true,
+        every_step: false,
         seed: 0,
     }
 }

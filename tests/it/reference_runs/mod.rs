@@ -95,10 +95,12 @@ fn workload(trace: &str, shared: &Path) -> &'static Workload {
     kept.get_or_init(|| Workload::from_trace(&path, &ReadOptions::default(), true).expect("a trace"))
 }
 
-/// The report of a run, as `replay --report` writes it.
+/// The figures of a run under the reference's names, as `replay --report` writes them.
 fn report(result: &ReplayResult) -> Value {
-    let facts = RunFacts { prefix_cache_reused_tokens: Some(result.reused_tokens_max), ..RunFacts::default() };
-    serde_json::from_str(&Report::build(&result.records, &result.itl, &facts).to_json()).expect("JSON")
+    let reused = Some(result.reused_tokens_max);
+    let facts = RunFacts { prefix_cache_reused_tokens: reused, virtual_time: true, ..RunFacts::default() };
+    let report = Report::build(&result.records, &result.itl, &facts).to_json();
+    serde_json::from_str::<Value>(&report).expect("JSON")["reference"].take()
 }
 
 fn check_round_robin(name: &str) {
