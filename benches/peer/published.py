@@ -28,6 +28,8 @@ FIGURES = (("mean_e2e_latency_ms", "mean E2E, ms", 1), ("mean_ttft_ms", "mean TT
            ("mean_tpot_ms", "mean TPOT, ms", 2), (THROUGHPUT, "output, tokens/s", 0), (REUSE, "prefix reuse", 4))
 SWEEP_ROWS = 2000
 WEIGHTS = ("overlap_score_credit", "prefill_load_scale", "router_temperature")
+# The reference's own run of the sweep, and the published figures.
+SWEEP = ROOT / "results/published-experiment/sweep-reference.csv"
 KEPT = ("latency.png", "latency-cdf.png", "throughput.png", "table.txt", "comparison.json")
 
 
@@ -85,7 +87,7 @@ def three_routings(chosen, cases):
 
 def sweep(chosen, case):
     """The published settings on the first rows: (reference's line, ours by figure)."""
-    with open(chosen.output / "sweep-reference.csv", newline="", encoding="utf-8") as file:
+    with open(SWEEP, newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     results = []
     for line in lines:

@@ -99,19 +99,17 @@ def find_trace(folder, name):
 
 
 def settings(case, trace, seed):
-    """The configuration of `replay` for a run, with the keys of its flags."""
-    mode = {"round_robin": "round-robin", "kv_router": "kv"}[case["router_mode"]]
-    keys = {"trace": str(trace), "trace_block_size": case["trace_block_size"], "router_mode": mode, "seed": seed}
-    keys |= case["router"]
-    arrival = case["arrival"]
-    keys |= {"concurrency": arrival["concurrency"]} if arrival["mode"] == "concurrency" else {"arrival_speedup_ratio": 1.0}
-    keys |= {key: value for key, value in case.items() if key.startswith("num_")}
-    engine = dict(case.get("engine", {}))
-    if "timing_model" in engine:
-        engine["timing_model"] = {"type": "profile", "profile": str(PROFILES / f"{engine['timing_model']['profile']}.json")}
-    keys |= engine
-    keys |= {key: case[key] for key in ("prefill_engine", "decode_engine") if key in case}
+    """The configuration of `replay` for a run: the case's own keys, and the profile's file as the timing."""
+    keys = {key: value for key, value in case.items() if key not in ("name", "expected")}
+    keys |= {"trace": str(trace.resolve()), "seed": seed}
+    if timed_by_profile(case):
+        profile = PROFILES / f"{case['engine']['timing_model']['profile']}.json"
+        keys["engine"] = with_profile(case["engine"], profile)
     return keys
+
+
+def with_profile(engine, file):
+    return engine | {"timing_model": {"type": "profile", "profile": str(file)}}
 
 
 def noisy(times, share, draw):
@@ -122,20 +120,21 @@ def noisy(times, share, draw):
 
 def run(replay, keys, profile_noise=0.0):
     with tempfile.TemporaryDirectory() as folder:
-        if profile_noise > 0.0 and "timing_model" in keys:
-            tables = json.loads(Path(keys["timing_model"]["profile"]).read_text())
+        if profile_noise > 0.0 and timed_by_profile(keys):
+            tables = json.loads(Path(keys["engine"]["timing_model"]["profile"]).read_text())
             draw = random.Random(keys["seed"])
             for part in ("prefill", "decode"):
                 tables[part]["milliseconds"] = noisy(tables[part]["milliseconds"], profile_noise, draw)
             profile = Path(folder) / "profile.json"
             profile.write_text(json.dumps(tables))
-            keys = keys | {"timing_model": {"type": "profile", "profile": str(profile)}}
+            keys = keys | {"engine": with_profile(keys["engine"], profile)}
         config = Path(folder) / "config.yaml"
         config.write_text(json.dumps(keys))
         done = subprocess.run([replay, "--config", config, "--json"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"error: replay ended with {done.returncode}: {done.stderr.strip()}\nconfiguration: {json.dumps(keys)}")
-    return json.loads(done.stdout)
+    # Our figures under the reference's names.
+    return json.loads(done.stdout)["reference"]
 
 
 def compare(case, reports):
